@@ -1,0 +1,1 @@
+"""Bayesian deep learning modulo symmetries."""
