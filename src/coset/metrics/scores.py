@@ -1,0 +1,73 @@
+"""Scores of classification: how often right, and how good the probabilities are."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from coset.metrics.checks import check_classification, working
+
+
+def accuracy(probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"]) -> Float[Tensor, ""]:
+    """The share of inputs whose most probable class is the target: 1/n Σ 1[argmax p = y].
+
+    Among equal probabilities the first class counts as the prediction.
+
+    >>> p = torch.tensor([[0.9, 0.1], [0.3, 0.7], [0.6, 0.4], [0.2, 0.8]])
+    >>> float(accuracy(p, torch.tensor([0, 1, 1, 1])))
+    0.75
+    """
+    check_classification(probabilities, targets)
+    return correct_inputs(probabilities, targets).mean().to(probabilities.dtype)
+
+
+def correct_inputs(
+    probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"]
+) -> Float[Tensor, " n"]:
+    """One for each input that is classified right, zero for the others, in float64."""
+    # max gives the same first index as argmax and is the faster of the two.
+    return (probabilities.max(-1).indices == targets).double()
+
+
+def negative_log_likelihood(
+    probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"]
+) -> Float[Tensor, ""]:
+    """The mean surprise in nats: −1/n Σ log p(y), infinite where the target had probability zero.
+
+    >>> p = torch.tensor([[0.5, 0.5], [0.5, 0.5]])
+    >>> round(float(negative_log_likelihood(p, torch.tensor([0, 1]))), 4)  # log 2
+    0.6931
+    """
+    check_classification(probabilities, targets)
+    return log_loss_inputs(probabilities, targets).mean().to(probabilities.dtype)
+
+
+def log_loss_inputs(
+    probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"]
+) -> Float[Tensor, " n"]:
+    """−log p(y) of each input, in float64."""
+    return -_target_probability(probabilities, targets).log()
+
+
+def brier(probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"]) -> Float[Tensor, ""]:
+    """The Brier score in its original form, between 0 and 2: 1/n Σ Σ_k (p_k − 1[y = k])².
+
+    >>> p = torch.tensor([[0.8, 0.2], [0.4, 0.6]])
+    >>> round(float(brier(p, torch.tensor([0, 0]))), 4)  # (0.04 + 0.04 + 0.36 + 0.36) / 2
+    0.4
+    """
+    check_classification(probabilities, targets)
+    return brier_inputs(probabilities, targets).mean().to(probabilities.dtype)
+
+
+def brier_inputs(
+    probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"]
+) -> Float[Tensor, " n"]:
+    """Σ_k p_k² − 2 p_y + 1 of each input, in float64: no one-hot targets are built."""
+    norms: Tensor = torch.linalg.vector_norm(working(probabilities), dim=-1)
+    return norms.double().square() - 2 * _target_probability(probabilities, targets) + 1
+
+
+def _target_probability(
+    probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"]
+) -> Float[Tensor, " n"]:
+    return probabilities.gather(1, targets.long().unsqueeze(1)).squeeze(1).double()
