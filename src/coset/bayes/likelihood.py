@@ -1,0 +1,296 @@
+"""Likelihoods: how outputs of a network and targets meet.
+
+Outputs have shape ``(n, c)``, or ``(n, c, *pixels)`` for dense tasks; there a log-probability is
+the sum over an example's pixels, and Hessians have shape ``(n, *pixels, c, c)``.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from coset.errors import CosetError
+
+
+class Likelihood(Protocol):
+    """What inference and prediction need to know of a likelihood ``p(target | output)``."""
+
+    def log_prob(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
+        """Log-probability of each example, with all constants."""
+        ...
+
+    def hessian(self, outputs: Tensor) -> Float[Tensor, "n *pixels c c"]:
+        """Expected Hessian of the negative log-probability in the outputs (never negative)."""
+        ...
+
+    def hessian_root(self, outputs: Tensor) -> Float[Tensor, "n *pixels c r"]:
+        """A root ``R`` of the Hessian, ``R Rᵀ = H``."""
+        ...
+
+    def mean(self, outputs: Tensor) -> Float[Tensor, "n k *pixels"]:
+        """Mean of the target: class probabilities, or the regression mean."""
+        ...
+
+    def noise_variance(self, outputs: Tensor) -> Float[Tensor, "n k *pixels"] | None:
+        """Variance of the target given the outputs, for regression; else nothing."""
+        ...
+
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        """Refuses outputs and targets that do not belong together."""
+        ...
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """Classes by a softmax of the outputs: ``log p(y | f) = f_y - log Σ exp f``.
+
+    >>> Categorical().log_prob(torch.zeros(1, 4), torch.tensor([2])).exp()
+    tensor([0.2500])
+    """
+
+    def log_prob(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
+        """Log-probability of the class of each example."""
+        losses = functional.cross_entropy(outputs, targets, reduction="none")
+        return -_sum_pixels(losses)
+
+    def hessian(self, outputs: Tensor) -> Float[Tensor, "n *pixels c c"]:
+        """``diag(π) - π πᵀ`` with ``π`` the softmax."""
+        probabilities = _classes_last(outputs).softmax(-1)
+        outer = probabilities.unsqueeze(-1) * probabilities.unsqueeze(-2)
+        return torch.diag_embed(probabilities) - outer
+
+    def hessian_root(self, outputs: Tensor) -> Float[Tensor, "n *pixels c c"]:
+        """``diag(√π) - π √πᵀ``: exact, one column a class."""
+        probabilities = _classes_last(outputs).softmax(-1)
+        roots = probabilities.sqrt()
+        return torch.diag_embed(roots) - probabilities.unsqueeze(-1) * roots.unsqueeze(-2)
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """The softmax."""
+        return outputs.softmax(1)
+
+    def noise_variance(self, outputs: Tensor) -> None:
+        """Classes have no noise variance."""
+        return
+
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        """Labels are whole numbers below the number of outputs."""
+        _check_outputs(outputs)
+        expected = (outputs.shape[0], *outputs.shape[2:])
+        if tuple(targets.shape) != expected:
+            raise CosetError(
+                f"got targets of shape {tuple(targets.shape)} for outputs of shape "
+                f"{tuple(outputs.shape)}",
+                f"needed class labels of shape {expected}",
+            )
+        if targets.is_floating_point() or targets.dtype == torch.bool:
+            raise CosetError(
+                f"got targets of type {targets.dtype}",
+                "needed whole numbers, the class labels",
+                "use targets.long(), or another likelihood",
+            )
+        if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < outputs.shape[1]:
+            raise CosetError(
+                f"got labels from {int(targets.min())} to {int(targets.max())}",
+                f"needed labels from 0 to {outputs.shape[1] - 1}, one a class",
+                "check the labels or the number of outputs",
+            )
+
+
+@dataclass(frozen=True)
+class Bernoulli:
+    """Independent yes-or-no targets, one an output: ``p(1 | f) = 1 / (1 + exp(-f))``.
+
+    >>> Bernoulli().log_prob(torch.zeros(1, 2), torch.ones(1, 2)).exp()
+    tensor([0.2500])
+    """
+
+    def log_prob(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
+        """Sum over outputs (and pixels) of the log-probabilities."""
+        targets = _like_outputs(outputs, targets).to(outputs.dtype)
+        losses = functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+        return -_sum_pixels(losses)
+
+    def hessian(self, outputs: Tensor) -> Float[Tensor, "n *pixels c c"]:
+        """``diag(π (1 - π))``."""
+        return self.hessian_root(outputs).square()
+
+    def hessian_root(self, outputs: Tensor) -> Float[Tensor, "n *pixels c c"]:
+        """``diag(√(π (1 - π)))``."""
+        logits = _classes_last(outputs)
+        # from both log-sigmoids, so that saturated outputs keep their tiny curvature
+        log_variance = functional.logsigmoid(logits) + functional.logsigmoid(-logits)
+        return torch.diag_embed((log_variance / 2).exp())
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """The probability of one."""
+        return outputs.sigmoid()
+
+    def noise_variance(self, outputs: Tensor) -> None:
+        """Yes-or-no targets have no noise variance."""
+        return
+
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        """Targets are zeros and ones in the shape of the outputs."""
+        _check_outputs(outputs)
+        values = _like_outputs(outputs, targets)
+        if not ((values == 0) | (values == 1)).all():
+            raise CosetError("got targets other than 0 and 1", "needed yes-or-no targets")
+
+
+@dataclass(frozen=True)
+class GaussianNoise:
+    """Targets are outputs plus Gaussian noise: ``log p(y | f) = log N(y; f, std²)``.
+
+    Attributes:
+        std: Standard deviation, one or one an output.  ``None``: learnt by the method that fits.
+
+    >>> likelihood = GaussianNoise(std=2.0)
+    >>> likelihood.log_prob(torch.zeros(1, 1), torch.zeros(1, 1)).exp() * 2 * math.sqrt(2 * math.pi)
+    tensor([1.])
+    """
+
+    std: float | Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.std is not None and not bool((torch.as_tensor(self.std) > 0).all()):
+            raise CosetError(f"got a noise of {self.std}", "needed a positive standard deviation")
+
+    def known_std(self, outputs: Tensor) -> Tensor:
+        """The standard deviation, one an output, ready to broadcast over ``(n, c, *pixels)``."""
+        if self.std is None:
+            raise CosetError(
+                "got Gaussian noise of unknown size",
+                "needed a standard deviation here",
+                "give GaussianNoise(std=…), or let coset.fit learn it",
+            )
+        std = torch.as_tensor(self.std, dtype=outputs.dtype, device=outputs.device)
+        if std.dim() > 1 or (std.dim() == 1 and std.shape[0] not in (1, outputs.shape[1])):
+            raise CosetError(
+                f"got noise of shape {tuple(std.shape)} for {outputs.shape[1]} outputs",
+                "needed one standard deviation, or one an output",
+            )
+        return std.expand(outputs.shape[1]).reshape(-1, *([1] * (outputs.dim() - 2)))
+
+    def log_prob(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
+        """Sum over outputs (and pixels) of the Gaussian log-densities."""
+        std = self.known_std(outputs)
+        scores = (_like_outputs(outputs, targets) - outputs) / std
+        return _sum_pixels(-0.5 * scores.square() - std.log() - 0.5 * math.log(2 * math.pi))
+
+    def hessian(self, outputs: Tensor) -> Float[Tensor, "n *pixels c c"]:
+        """``I / std²``, constant."""
+        return self.hessian_root(outputs).square()
+
+    def hessian_root(self, outputs: Tensor) -> Float[Tensor, "n *pixels c c"]:
+        """``I / std``."""
+        return torch.diag_embed(_classes_last((1 / self.known_std(outputs)).expand_as(outputs)))
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """The outputs themselves."""
+        return outputs
+
+    def noise_variance(self, outputs: Tensor) -> Tensor:
+        """``std²``."""
+        return self.known_std(outputs).square().expand_as(outputs)
+
+    def estimate(self, outputs: Tensor, targets: Tensor) -> "GaussianNoise":
+        """Noise of the size of the residuals (maximum likelihood), one for all outputs."""
+        residual = _like_outputs(outputs, targets) - outputs
+        return GaussianNoise(float(residual.square().mean().sqrt().clamp_min(1e-12)))
+
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        """Targets are finite numbers in the shape of the outputs."""
+        _check_outputs(outputs)
+        _check_finite(_like_outputs(outputs, targets))
+
+
+@dataclass(frozen=True)
+class HeteroscedasticGaussian:
+    """The network gives the mean and the log-variance of each target.
+
+    Outputs have ``2 k`` channels, first the means ``μ``, then ``s = log σ²``.
+
+    >>> outputs = torch.tensor([[1.0, 0.0]])
+    >>> HeteroscedasticGaussian().mean(outputs).tolist()
+    [[1.0]]
+    """
+
+    def log_prob(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
+        """Sum over targets (and pixels) of the Gaussian log-densities."""
+        mean, log_variance = outputs.chunk(2, dim=1)
+        squared = (_like_outputs(mean, targets) - mean).square() * (-log_variance).exp()
+        return _sum_pixels(-0.5 * (squared + log_variance + math.log(2 * math.pi)))
+
+    def hessian(self, outputs: Tensor) -> Float[Tensor, "n *pixels c c"]:
+        """Fisher information: ``1 / σ²`` for a mean, ``1 / 2`` for a log-variance."""
+        return self.hessian_root(outputs).square()
+
+    def hessian_root(self, outputs: Tensor) -> Float[Tensor, "n *pixels c c"]:
+        """Square roots of the Fisher information."""
+        _, log_variance = outputs.chunk(2, dim=1)
+        half = torch.full_like(log_variance, math.sqrt(0.5))
+        return torch.diag_embed(_classes_last(torch.cat([(-log_variance / 2).exp(), half], dim=1)))
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """The first half of the outputs."""
+        return outputs.chunk(2, dim=1)[0]
+
+    def noise_variance(self, outputs: Tensor) -> Tensor:
+        """``exp s``."""
+        return outputs.chunk(2, dim=1)[1].exp()
+
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        """There are two outputs a target."""
+        _check_outputs(outputs)
+        if outputs.shape[1] % 2:
+            raise CosetError(
+                f"got {outputs.shape[1]} outputs", "needed two a target: mean and log-variance"
+            )
+        _check_finite(_like_outputs(self.mean(outputs), targets))
+
+
+def _sum_pixels(losses: Tensor) -> Float[Tensor, " n"]:
+    return losses.flatten(1).sum(1) if losses.dim() > 1 else losses
+
+
+def _classes_last(outputs: Tensor) -> Tensor:
+    return outputs.movedim(1, -1)
+
+
+def _like_outputs(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Targets in the shape of the outputs; one output may come without its axis."""
+    if targets.shape == outputs.shape:
+        return targets
+    if outputs.shape[1] == 1 and targets.shape == (outputs.shape[0], *outputs.shape[2:]):
+        return targets.unsqueeze(1)
+    raise CosetError(
+        f"got targets of shape {tuple(targets.shape)}",
+        f"needed {tuple(outputs.shape)}, as the outputs",
+    )
+
+
+def _check_outputs(outputs: Tensor) -> None:
+    if outputs.dim() < 2:
+        raise CosetError(
+            f"got outputs of shape {tuple(outputs.shape)}",
+            "needed (n, c), or (n, c, *pixels)",
+            "let the network keep its output axis",
+        )
+
+
+def _check_finite(targets: Tensor) -> None:
+    if not targets.isfinite().all():
+        raise CosetError("got targets that are not finite", "needed finite numbers")
+
+
+_IMPLEMENTATIONS: tuple[Likelihood, ...] = (
+    Categorical(),
+    Bernoulli(),
+    GaussianNoise(),
+    HeteroscedasticGaussian(),
+)

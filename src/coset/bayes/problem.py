@@ -1,0 +1,51 @@
+"""Network, likelihood, prior and data: what a method is asked to solve."""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from coset.bayes.batches import Batches
+from coset.bayes.likelihood import Likelihood
+from coset.bayes.prior import GaussianPrior
+from coset.vocabulary import Batch, Weights
+from coset.weights.network import Network
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The posterior ``p(w | data) ∝ p(w) Π p(y | f(x; w))`` that methods approximate."""
+
+    network: Network
+    likelihood: Likelihood
+    prior: GaussianPrior
+    train: Batches
+
+    def log_likelihood(self, weights: Weights, batch: Batch) -> Tensor:
+        """Log-likelihood of all data, estimated from a batch: ``n / |batch| · Σ log p``."""
+        inputs, targets = batch
+        outputs = self.network.apply(weights, inputs)
+        return self.likelihood.log_prob(outputs, targets).mean() * self.train.size
+
+    def log_prior(self, weights: Weights) -> Tensor:
+        """Log-prior of the parameters among ``weights``."""
+        names = set(self.network.layout.names)
+        return self.prior.log_prob({name: w for name, w in weights.items() if name in names})
+
+    def log_joint(self, weights: Weights, batch: Batch) -> Tensor:
+        """Log-likelihood of all data, estimated from a batch, plus the log-prior."""
+        return self.log_likelihood(weights, batch) + self.log_prior(weights)
+
+    def check(self) -> None:
+        """Runs the first examples through the network and refuses what does not fit.
+
+        All targets are checked, so that a bad label is found before training, not during it.
+        """
+        for number, (inputs, targets) in enumerate(self.train):
+            if number == 0:
+                outputs = self.network.apply(self.network.weights, inputs[:2])
+                outputs = outputs[:1]
+            self.likelihood.check(outputs.expand(len(targets), *outputs.shape[1:]), targets)
+
+    def with_likelihood(self, likelihood: Likelihood) -> "Problem":
+        """The same problem under another likelihood (learnt noise, say)."""
+        return replace(self, likelihood=likelihood)

@@ -1,0 +1,8 @@
+"""Posterior families and what one does with them."""
+
+from coset.posterior.families import Finite as Finite
+from coset.posterior.families import FitReport as FitReport
+from coset.posterior.families import Mixture as Mixture
+from coset.posterior.families import PointMass as PointMass
+from coset.posterior.families import Posterior as Posterior
+from coset.posterior.families import Samples as Samples

@@ -1,0 +1,108 @@
+"""Files: written whole or not at all, checked when read, never unpickled."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load as parse_tensors
+from safetensors.torch import save as serialise_tensors
+from torch import Tensor
+
+from coset.errors import CosetError
+
+_BLANK = "0" * 64
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Writes beside the name, then renames, so that no reader ever sees half a file."""
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise CosetError(f"got the path {target}", f"needed the folder {target.parent} to exist")
+    if target.is_dir():
+        raise CosetError(f"got the path {target}, which is a folder", "needed a file name")
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: str | Path, content: str) -> None:
+    """Text, written like :func:`write_bytes`."""
+    write_bytes(path, content.encode())
+
+
+def save_record(path: str | Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Writes tensors and JSON facts as one safetensors file that carries its own sha256.
+
+    The digest is taken over the whole file with the digest's own place blanked, so a byte flipped
+    anywhere is noticed by :func:`load_record`.
+    """
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    content = serialise_tensors(
+        # safetensors refuses views of one storage, so every tensor gets its own
+        {name: tensor.clone() for name, tensor in contiguous.items()},
+        metadata={"coset": json.dumps(facts, sort_keys=True), "sha256": _BLANK},
+    )
+    digest = hashlib.sha256(content).hexdigest()
+    write_bytes(path, content.replace(_field(_BLANK), _field(digest), 1))
+
+
+def load_record(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Reads what :func:`save_record` wrote, after checking its digest."""
+    content = read_bytes(path)
+    try:
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        digest, facts = header["__metadata__"]["sha256"], header["__metadata__"]["coset"]
+        blanked = content.replace(_field(digest), _field(_BLANK), 1)
+        if hashlib.sha256(blanked).hexdigest() != digest:
+            raise CosetError(
+                f"got {path}, whose content does not fit its sha256",
+                "needed the file as it was saved",
+                "it was truncated or changed: take another copy",
+            )
+        return parse_tensors(content), json.loads(facts)
+    except (KeyError, TypeError, ValueError, MemoryError, OverflowError, SafetensorError) as error:
+        if isinstance(error, CosetError):
+            raise
+        raise CosetError(
+            f"got {path}, which is not a file that coset wrote, or is damaged",
+            "needed a safetensors file with coset's metadata and sha256",
+        ) from error
+
+
+def load_tensors(path: str | Path) -> dict[str, Tensor]:
+    """Reads any safetensors file, ours or another program's."""
+    try:
+        return parse_tensors(read_bytes(path))
+    except (SafetensorError, ValueError) as error:
+        if isinstance(error, CosetError):
+            raise
+        raise CosetError(
+            f"got {path}, which safetensors cannot read ({error})",
+            "needed a whole safetensors file",
+        ) from error
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """The content of a file that must exist."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise CosetError(
+            f"got {path}: {error.strerror}", "needed a file that can be read"
+        ) from error
+
+
+def _field(digest: str) -> bytes:
+    return f'"sha256":"{digest}"'.encode()

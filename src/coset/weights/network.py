@@ -1,0 +1,153 @@
+"""A torch module seen as a pure function of its weights."""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from coset.errors import CosetError
+from coset.vocabulary import Weights
+from coset.weights.layout import Layout
+from coset.weights.stacking import check_fit
+
+Inputs = Tensor | tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A module as pure functions; the module itself is copied and never changed.
+
+    Attributes:
+        apply: ``apply(weights, inputs)`` in evaluation mode.  Partial weights override
+            :attr:`weights`, so a posterior over the last layer simply returns fewer tensors.
+        apply_training: ``apply_training(weights, inputs)`` in training mode; returns the outputs
+            and the buffers after the pass (batch-norm statistics), again without side effects.
+        weights: The module's own weights, detached copies.
+        layout: The parameters.  Buffers are in :attr:`weights` because symmetries move them, but
+            no prior and no curvature covers them.
+        initialise: Fresh weights from a generator.
+    """
+
+    apply: Callable[[Weights, Inputs], Tensor]
+    apply_training: Callable[[Weights, Inputs], tuple[Tensor, Weights]]
+    weights: Weights
+    layout: Layout
+    initialise: Callable[[torch.Generator], Weights]
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """Names of the saved floating buffers."""
+        parameters = set(self.layout.names)
+        return tuple(name for name in self.weights if name not in parameters)
+
+
+def weights_of(module: nn.Module) -> Weights:
+    """Detached copies of the parameters and the saved floating buffers.
+
+    A tensor that two names share appears once, under the first.
+
+    >>> sorted(weights_of(nn.Linear(2, 1)))
+    ['bias', 'weight']
+    """
+    return {name: tensor.detach().clone() for name, tensor in _named_tensors(module)}
+
+
+def assign(module: nn.Module, weights: Weights, *, partial: bool = False) -> nn.Module:
+    """Writes weights into the module in place and returns it.
+
+    Args:
+        module: The module to change.
+        weights: All its tensors, or with ``partial`` some of them.
+        partial: Whether names may be missing.
+
+    Raises:
+        CosetError: If a name or shape does not fit; the module is then unchanged.
+    """
+    own = dict(_named_tensors(module))
+    aliases = {name: tensor for name, tensor in module.named_parameters(remove_duplicate=False)}
+    given = {name: tensor for name, tensor in weights.items() if name in own or name not in aliases}
+    check_fit(given, own, partial=partial)
+    with torch.no_grad():
+        for name, tensor in given.items():
+            own[name].copy_(tensor)
+    return module
+
+
+def functionalise(module: nn.Module) -> Network:
+    """Turns a module into a :class:`Network` of pure functions.
+
+    >>> network = functionalise(nn.Linear(2, 1))
+    >>> zero = {name: torch.zeros_like(tensor) for name, tensor in network.weights.items()}
+    >>> network.apply(zero, torch.ones(3, 2)).tolist()
+    [[0.0], [0.0], [0.0]]
+    """
+    evaluating = copy.deepcopy(module).eval().requires_grad_(False)
+    training = copy.deepcopy(module).train().requires_grad_(False)
+    _forget_batch_counts(training)
+    weights = weights_of(evaluating)
+    layout = Layout.of(weights, [name for name, _ in module.named_parameters()])
+    buffers = [name for name in weights if name not in set(layout.names)]
+
+    def apply(given: Weights, inputs: Inputs) -> Tensor:
+        return _call(evaluating, given, inputs)
+
+    def apply_training(given: Weights, inputs: Inputs) -> tuple[Tensor, Weights]:
+        # functional_call writes buffer updates into the dictionary it is given
+        fresh = {name: given.get(name, weights[name]).clone() for name in buffers}
+        outputs = _call(training, {**given, **fresh}, inputs)
+        return outputs, fresh
+
+    def initialise(generator: torch.Generator) -> Weights:
+        return weights_of(_reset(copy.deepcopy(evaluating), generator))
+
+    return Network(apply, apply_training, weights, layout, initialise)
+
+
+def _call(module: nn.Module, weights: Weights, inputs: Inputs) -> Tensor:
+    arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+    outputs: Tensor = functional_call(module, weights, arguments)
+    return outputs
+
+
+def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters()
+    saved = module.state_dict(keep_vars=True)
+    for name, buffer in module.named_buffers():
+        if buffer.is_floating_point() and name in saved:
+            yield name, buffer
+
+
+def _forget_batch_counts(module: nn.Module) -> None:
+    """Drops the integer batch counters, which vmap could not keep per member."""
+    for child in module.modules():
+        if isinstance(child, nn.modules.batchnorm._NormBase):
+            if child.momentum is None and child.track_running_stats:
+                raise CosetError(
+                    "got a batch norm with momentum=None (cumulative averages)",
+                    "needed a fixed momentum, so that statistics do not depend on a counter",
+                    "set momentum, for example to 0.1",
+                )
+            child.num_batches_tracked = None
+
+
+def _reset(module: nn.Module, generator: torch.Generator) -> nn.Module:
+    """Re-initialises every layer, children before parents, from the generator alone."""
+    seed = int(torch.randint(2**62, (), generator=generator))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for name, child in reversed(list(module.named_modules())):
+            reset = getattr(child, "reset_parameters", None) or getattr(
+                child, "_reset_parameters", None
+            )
+            if reset is not None:
+                reset()
+            elif next(child.parameters(recurse=False), None) is not None:
+                raise CosetError(
+                    f"got {type(child).__name__} {name!r} with parameters and no reset_parameters",
+                    "needed a way to draw fresh weights",
+                    "give the class a reset_parameters method, or pass start=",
+                )
+    return module

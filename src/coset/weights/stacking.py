@@ -1,0 +1,74 @@
+"""Stacks: many members of one architecture in one dictionary."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from coset.errors import CosetError
+from coset.vocabulary import Weights
+
+
+def stack(members: Sequence[Weights]) -> Weights:
+    """Puts members of one architecture side by side, along a new first axis.
+
+    >>> stack([{"w": torch.zeros(2)}, {"w": torch.ones(2)}])["w"].shape
+    torch.Size([2, 2])
+    """
+    if not members:
+        raise CosetError("got no weights to stack", "needed at least one member")
+    for index, member in enumerate(members[1:], start=1):
+        check_fit(member, members[0], what=f"member {index}")
+    return {name: torch.stack([member[name] for member in members]) for name in members[0]}
+
+
+def unstack(members: Weights) -> list[Weights]:
+    """The members of a stack, one dictionary each.
+
+    >>> [w["w"].tolist() for w in unstack({"w": torch.tensor([[1.0], [2.0]])})]
+    [[1.0], [2.0]]
+    """
+    return [
+        {name: tensor[index] for name, tensor in members.items()}
+        for index in range(members_of(members))
+    ]
+
+
+def members_of(members: Weights) -> int:
+    """How many members a stack holds."""
+    if not members:
+        raise CosetError("got an empty stack", "needed at least one tensor")
+    counts = {tensor.shape[0] if tensor.dim() else 0 for tensor in members.values()}
+    if len(counts) != 1 or 0 in counts:
+        raise CosetError(
+            f"got leading axes of sizes {sorted(counts)}",
+            "needed one member axis of the same size on every tensor",
+            "build stacks with coset.stack",
+        )
+    return counts.pop()
+
+
+def check_fit(
+    weights: Mapping[str, Tensor],
+    pattern: Mapping[str, Tensor],
+    *,
+    what: str = "weights",
+    partial: bool = False,
+) -> None:
+    """Refuses weights whose names or shapes differ from those of ``pattern``."""
+    unknown = [name for name in weights if name not in pattern]
+    missing = [] if partial else [name for name in pattern if name not in weights]
+    if unknown or missing:
+        listed = [f"unknown {name!r}" for name in unknown] + [f"no {name!r}" for name in missing]
+        raise CosetError(
+            f"got {what} with {', '.join(listed[:4])}" + (" …" if len(listed) > 4 else ""),
+            f"needed the {len(pattern)} tensors of the network",
+            "check that the weights belong to this architecture",
+        )
+    for name, tensor in weights.items():
+        if tensor.shape != pattern[name].shape:
+            raise CosetError(
+                f"got {what} with {name!r} of shape {tuple(tensor.shape)}",
+                f"needed {tuple(pattern[name].shape)}",
+                "check that the weights belong to this architecture",
+            )
