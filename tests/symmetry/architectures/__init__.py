@@ -1,0 +1,1 @@
+"""Networks with hand-derived symmetries; `tests.symmetry.cases` collects them."""

@@ -1,0 +1,12 @@
+"""Every test network with its symmetries, derived by hand in the docstring of its factory."""
+
+from tests.symmetry.architectures import attention, backbones, convnets, perceptrons, pretrained
+from tests.symmetry.architectures.registry import Case
+
+CASES: tuple[Case, ...] = (
+    *perceptrons.CASES,
+    *convnets.CASES,
+    *backbones.CASES,
+    *attention.CASES,
+    *pretrained.CASES,
+)
