@@ -1,0 +1,30 @@
+"""Real data sets, their out-of-distribution partners, and shifted versions of them."""
+
+from coset.data.corruptions import CORRUPTIONS as CORRUPTIONS
+from coset.data.corruptions import corrupt as corrupt
+from coset.data.corruptions import rotate as rotate
+from coset.data.dataset import Dataset as Dataset
+from coset.data.dataset import Statistics as Statistics
+from coset.data.dataset import holding_out as holding_out
+from coset.data.dataset import standardise as standardise
+from coset.data.dataset import standardise_inputs as standardise_inputs
+from coset.data.dataset import statistics as statistics
+from coset.data.dataset import validation_split as validation_split
+from coset.data.datasets import LOADERS as LOADERS
+from coset.data.datasets import UCI as UCI
+from coset.data.datasets import cifar10 as cifar10
+from coset.data.datasets import cifar100 as cifar100
+from coset.data.datasets import digits as digits
+from coset.data.datasets import fashion_mnist as fashion_mnist
+from coset.data.datasets import kmnist as kmnist
+from coset.data.datasets import load as load
+from coset.data.datasets import mauna_loa_co2 as mauna_loa_co2
+from coset.data.datasets import mnist as mnist
+from coset.data.datasets import notmnist as notmnist
+from coset.data.datasets import omniglot as omniglot
+from coset.data.datasets import svhn as svhn
+from coset.data.datasets import tiny_imagenet as tiny_imagenet
+from coset.data.datasets import uci as uci
+from coset.data.partners import fit_images as fit_images
+from coset.data.partners import outliers_for as outliers_for
+from coset.data.sources import SOURCES as SOURCES
