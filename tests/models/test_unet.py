@@ -1,0 +1,71 @@
+import pytest
+import torch
+
+from coset.errors import CosetError
+from coset.models.unet import interpolated_upsampling, unet
+
+
+def count(module):
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_the_published_size_with_batch_norm():
+    """The brain-segmentation U-Net: 3 channels in, 1 out, 32 to 512 channels: 7,763,041."""
+    with torch.device("meta"):
+        model = unet(in_channels=3, widths=(32, 64, 128, 256, 512), normalisation="batch")
+    assert count(model) == 7_763_041
+
+
+def test_the_original_size_without_norm():
+    """Ronneberger's layers with biases, counted by hand: 31,030,658 for 1 channel in, 2 out."""
+    widths = (64, 128, 256, 512, 1024)
+    with torch.device("meta"):
+        model = unet(classes=2, widths=widths, normalisation="none")
+    down = sum(
+        (9 * a + 1) * b + (9 * b + 1) * b for a, b in zip((1, *widths), widths, strict=False)
+    )
+    up = sum((8 * b + 1) * b + (18 * b + 1) * b + (9 * b + 1) * b for b in widths[:-1])
+    assert count(model) == down + up + 65 * 2 == 31_030_658
+
+
+@pytest.mark.parametrize("upsampling", ["transposed", "interpolated"])
+@pytest.mark.parametrize("size", [(16, 16), (17, 23), (5, 4), (1, 1)])
+@pytest.mark.parametrize("normalisation", ["batch", "none", "filter_response"])
+def test_height_and_width_are_kept(upsampling, size, normalisation):
+    model = unet(
+        in_channels=2,
+        classes=3,
+        widths=(4, 8, 8),
+        upsampling=upsampling,
+        normalisation=normalisation,
+    )
+    assert model.eval()(torch.randn(2, 2, *size)).shape == (2, 3, *size)
+
+
+def test_the_skip_carries_single_pixels():
+    """With the coarse path cut, a pixel reaches as far as four 3×3 convolutions: four pixels."""
+    model = unet(widths=(4, 8), normalisation="none", activation="silu").double()
+    with torch.no_grad():
+        for parameter in model.upsamplings.parameters():
+            parameter.zero_()
+    first = torch.randn(1, 1, 12, 12, dtype=torch.float64)
+    second = first.clone()
+    second[0, 0, 2, 2] += 1.0
+    change = (model(second) - model(first)).abs()[0, 0]
+    assert change[2, 2] > 1e-6
+    assert change[7:].max() == 0
+    assert change[:, 7:].max() == 0
+
+
+def test_a_convolution_commutes_with_interpolation():
+    convolution, enlarge = interpolated_upsampling(3, 2).double()
+    inputs = torch.randn(2, 3, 4, 5, dtype=torch.float64)
+    torch.testing.assert_close(enlarge(convolution(inputs)), convolution(enlarge(inputs)))
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"widths": ()}, {"widths": (4, 0)}, {"classes": 0}, {"upsampling": "nearest"}]
+)
+def test_bad_arguments_are_refused(arguments):
+    with pytest.raises(CosetError):
+        unet(**arguments)
