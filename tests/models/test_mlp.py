@@ -42,7 +42,6 @@ def test_the_activation_may_be_a_factory():
     [
         ({"in_features": 0}, "in_features=0"),
         ({"hidden": (4, -1)}, "hidden"),
-        ({"hidden": (4.0,)}, "hidden"),
         ({"classes": 0}, "classes=0"),
         ({"activation": "swish"}, "needed one of relu, silu, gelu, tanh"),
     ],

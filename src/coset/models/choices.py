@@ -1,6 +1,6 @@
 """How the factories read their arguments: sizes, rates, and names from literal tables."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TypeAlias, TypeVar
 
 from torch import nn
@@ -37,15 +37,15 @@ def choose(what: str, choice: str | Value, table: Mapping[str, Value]) -> Value:
     return table[choice]
 
 
-def require_sizes(**sizes: int | Sequence[int]) -> None:
-    """Refuse sizes that are not whole numbers of at least one; a sequence has its entries checked.
+def require_sizes(**sizes: object) -> None:
+    """Refuse sizes that are not whole numbers of at least one; lists have each checked.
 
     >>> require_sizes(classes=0)
     Traceback (most recent call last):
     coset.errors.CosetError: got classes=0; needed whole numbers of at least 1; change classes
     """
     for name, size in sizes.items():
-        for entry in size if isinstance(size, Sequence) else (size,):
+        for entry in size if isinstance(size, list | tuple) else (size,):
             if not isinstance(entry, int) or entry < 1:
                 raise CosetError(
                     f"got {name}={size!r}",

@@ -19,7 +19,9 @@ class GlobalAverage(nn.Module):
     tensor([[2.]])
     """
 
-    def forward(self, inputs: Float[Tensor, "n channels height width"]) -> Float[Tensor, "n c"]:
+    def forward(
+        self, inputs: Float[Tensor, "n channels height width"]
+    ) -> Float[Tensor, "n channels"]:
         """Average the pixels away."""
         return inputs.mean(dim=(2, 3))
 

@@ -16,7 +16,7 @@ from coset.errors import CosetError
 from coset.models.choices import Activation, dropout_of, require_sizes
 from coset.models.normalisation import Normalisation
 
-Image: TypeAlias = Float[Tensor, "n channels height width"]
+Image: TypeAlias = Float[Tensor, "n _ _ _"]
 Block: TypeAlias = Callable[[int, int, int], nn.Module]
 """Builds a block from its input channels, its width and its stride."""
 
@@ -92,6 +92,7 @@ class BasicBlock(nn.Module):
     """Two 3×3 convolutions: ``a(shortcut(x) + n(conv(dropout(a(n(conv(x)))))))``."""
 
     expansion = 1
+    norm_first = False
 
     def __init__(self, before: int, width: int, stride: int, style: Style) -> None:
         super().__init__()
@@ -115,6 +116,7 @@ class Bottleneck(nn.Module):
     """1×1, 3×3 (with the stride) and 1×1 convolutions; the output is four times as wide."""
 
     expansion = 4
+    norm_first = False
 
     def __init__(self, before: int, width: int, stride: int, style: Style) -> None:
         super().__init__()
@@ -143,6 +145,7 @@ class PreactivationBlock(nn.Module):
     """Norm and activation come before each convolution (He et al. 2016, figure 1b)."""
 
     expansion = 1
+    norm_first = True
 
     def __init__(self, before: int, width: int, stride: int, style: Style) -> None:
         super().__init__()

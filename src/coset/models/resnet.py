@@ -37,7 +37,7 @@ STEMS: Mapping[str, Stem] = {
     "imagenet": Stem(kernel=7, stride=2, pool_stride=2),
 }
 
-PostactivationBlock: TypeAlias = type[BasicBlock] | type[Bottleneck]
+BlockType: TypeAlias = type[BasicBlock] | type[Bottleneck] | type[PreactivationBlock]
 
 
 class Options(TypedDict, total=False):
@@ -56,7 +56,7 @@ def resnet(
     *,
     depths: Sequence[int],
     widths: Sequence[int],
-    block: PostactivationBlock = BasicBlock,
+    block: BlockType = BasicBlock,
     in_channels: int = 3,
     classes: int = 10,
     normalisation: str | Normalisation = "batch",
@@ -65,12 +65,16 @@ def resnet(
     stem: str | Stem = "cifar",
     shortcut: Shortcut = projection_shortcut,
 ) -> ResNet:
-    """Return a residual network with norm and activation after the convolutions.
+    """Return a residual network.
+
+    The first norm and activation follow the stem; with pre-activation blocks, which begin with
+    their own, they stand before the global average instead.
 
     Args:
         depths: Blocks of each stage; every stage but the first halves the picture.
         widths: Width of each stage; the first is also the stem's.
-        block: ``BasicBlock``, or ``Bottleneck`` whose output is four times its width.
+        block: ``BasicBlock``, ``PreactivationBlock``, or ``Bottleneck`` whose output is four
+            times its width.
         in_channels: Channels of the pictures.
         classes: Outputs.
         normalisation: A name from the table of normalisations, or a factory as ``nn.BatchNorm2d``.
@@ -86,40 +90,33 @@ def resnet(
     132
     """
     require_sizes(in_channels=in_channels, classes=classes)
-    style = _style(normalisation, activation, dropout, shortcut)
+    style = Style(
+        choose("normalisation", normalisation, NORMALISATIONS),
+        choose("activation", activation, ACTIVATIONS),
+        dropout,
+        shortcut,
+    )
     stages = build_stages(partial(block, style=style), block.expansion, depths, widths)
-    head = nn.Linear(block.expansion * widths[-1], classes)
+    after = block.expansion * widths[-1]
     first, *pooling = _stem(choose("stem", stem, STEMS), in_channels, widths[0])
-    norm = [("bn1", style.normalisation(widths[0])), ("activation", style.activation())]
-    return ResNet([first, *norm, *pooling], stages, [], head, dropout)
+    head = nn.Linear(after, classes)
+    if block.norm_first:
+        closing = [("bn", style.normalisation(after)), ("activation", style.activation())]
+        return ResNet([first, *pooling], stages, closing, head, dropout)
+    opening = [("bn1", style.normalisation(widths[0])), ("activation", style.activation())]
+    return ResNet([first, *opening, *pooling], stages, [], head, dropout)
 
 
 def preactivation_resnet(
-    *,
-    depths: Sequence[int],
-    widths: Sequence[int],
-    in_channels: int = 3,
-    classes: int = 10,
-    normalisation: str | Normalisation = "batch",
-    activation: str | Activation = "relu",
-    dropout: float = 0.0,
-    stem: str | Stem = "cifar",
-    shortcut: Shortcut = projection_shortcut,
+    *, depths: Sequence[int], widths: Sequence[int], **options: Unpack[Options]
 ) -> ResNet:
-    """Return a residual network of pre-activation blocks, closed by a norm and an activation.
-
-    The arguments are those of ``resnet``; there is no norm after the stem.
+    """Return a residual network of pre-activation blocks; options as for ``resnet``.
 
     >>> model = preactivation_resnet(depths=(1,), widths=(2,), in_channels=1)
     >>> sum(p.numel() for p in model.parameters())  # 18, 4+36, 4+36, 4, 30
     132
     """
-    require_sizes(in_channels=in_channels, classes=classes)
-    style = _style(normalisation, activation, dropout, shortcut)
-    stages = build_stages(partial(PreactivationBlock, style=style), 1, depths, widths)
-    parts = _stem(choose("stem", stem, STEMS), in_channels, widths[0])
-    closing = [("bn", style.normalisation(widths[-1])), ("activation", style.activation())]
-    return ResNet(parts, stages, closing, nn.Linear(widths[-1], classes), dropout)
+    return resnet(depths=depths, widths=widths, block=PreactivationBlock, **options)
 
 
 def resnet20(*, width: int = 1, **options: Unpack[Options]) -> ResNet:
@@ -170,20 +167,6 @@ def preactivation_resnet18(*, width: int = 1, **options: Unpack[Options]) -> Res
     """
     widths = multiply(width, (64, 128, 256, 512))
     return preactivation_resnet(depths=(2, 2, 2, 2), widths=widths, **options)
-
-
-def _style(
-    normalisation: str | Normalisation,
-    activation: str | Activation,
-    dropout: float,
-    shortcut: Shortcut,
-) -> Style:
-    return Style(
-        choose("normalisation", normalisation, NORMALISATIONS),
-        choose("activation", activation, ACTIVATIONS),
-        dropout,
-        shortcut,
-    )
 
 
 def _stem(stem: Stem, before: int, after: int) -> list[tuple[str, nn.Module]]:

@@ -1,6 +1,7 @@
 """Transformers for pictures and for sets of points, pre-norm (Dosovitskiy et al. 2021)."""
 
 import math
+from typing import TypedDict, Unpack
 
 import torch
 from jaxtyping import Float
@@ -123,18 +124,55 @@ class PointTransformer(nn.Module):
         return outputs
 
 
+class BlockOptions(TypedDict, total=False):
+    """The arguments of ``transformer_blocks`` that the models below pass on."""
+
+    expansion: int
+    activation: str | Activation
+    dropout: float
+
+
+def transformer_blocks(
+    *,
+    width: int,
+    depth: int,
+    heads: int,
+    expansion: int = 4,
+    activation: str | Activation = "gelu",
+    dropout: float = 0.0,
+) -> nn.Sequential:
+    """Return transformer blocks of one shape.
+
+    Args:
+        width: Numbers in one token.
+        depth: Blocks.
+        heads: Attention heads; they divide ``width``.
+        expansion: Hidden units of a block's perceptron over ``width``.
+        activation: A name from the table of activations, or a factory as ``nn.GELU``.
+        dropout: Rate of dropout at the end of both halves of a block.
+
+    >>> blocks = transformer_blocks(width=4, depth=1, heads=1)
+    >>> sum(p.numel() for p in blocks.parameters())  # 8 norm, 60 + 20 attention, 8 norm, 80 + 68
+    244
+    """
+    require_sizes(width=width, depth=depth, heads=heads, expansion=expansion)
+    build = choose("activation", activation, ACTIVATIONS)
+    hidden = expansion * width
+    return nn.Sequential(
+        *(TransformerBlock(width, heads, hidden, build, dropout) for _ in range(depth))
+    )
+
+
 def vision_transformer(
     *,
     in_channels: int = 3,
     image_size: int = 32,
     patch: int = 4,
+    classes: int = 10,
     width: int = 192,
     depth: int = 6,
     heads: int = 3,
-    expansion: int = 4,
-    classes: int = 10,
-    activation: str | Activation = "gelu",
-    dropout: float = 0.0,
+    **options: Unpack[BlockOptions],
 ) -> VisionTransformer:
     """Return a vision transformer for square pictures of one size.
 
@@ -142,15 +180,13 @@ def vision_transformer(
         in_channels: Channels of the pictures.
         image_size: Side of the pictures in pixels.
         patch: Side of the patches; it divides ``image_size``.
+        classes: Outputs.
         width: Numbers in one token.
         depth: Transformer blocks.
         heads: Attention heads; they divide ``width``.
-        expansion: Hidden units of a block's perceptron over ``width``.
-        classes: Outputs.
-        activation: A name from the table of activations, or a factory as ``nn.GELU``.
-        dropout: Rate of dropout at the end of both halves of a block.
+        **options: ``expansion``, ``activation``, ``dropout`` of ``transformer_blocks``.
 
-    >>> model = vision_transformer(in_channels=1, image_size=8, patch=4, width=4, depth=1, heads=1)
+    >>> model = vision_transformer(in_channels=1, image_size=8, width=4, depth=1, heads=1)
     >>> sum(p.numel() for p in model.parameters())  # 68 patches, 24 tokens, 244 block, 8, 50
     394
     """
@@ -161,14 +197,7 @@ def vision_transformer(
             "needed patches that fill the picture",
             "change patch to a divisor of image_size",
         )
-    blocks = _blocks(
-        width=width,
-        depth=depth,
-        heads=heads,
-        expansion=expansion,
-        activation=activation,
-        dropout=dropout,
-    )
+    blocks = transformer_blocks(width=width, depth=depth, heads=heads, **options)
     tokens = PatchTokens(in_channels, patch, (image_size // patch) ** 2, width)
     return VisionTransformer(tokens, blocks, width, classes)
 
@@ -176,54 +205,21 @@ def vision_transformer(
 def point_transformer(
     *,
     coordinates: int = 3,
+    classes: int = 10,
     width: int = 32,
     depth: int = 2,
     heads: int = 4,
-    expansion: int = 2,
-    classes: int = 10,
-    activation: str | Activation = "gelu",
-    dropout: float = 0.0,
+    **options: Unpack[BlockOptions],
 ) -> PointTransformer:
     """Return a transformer for sets of points, invariant to the order of the points.
 
-    Args:
-        coordinates: Numbers of one point.
-        width: Numbers in one token.
-        depth: Transformer blocks.
-        heads: Attention heads; they divide ``width``.
-        expansion: Hidden units of a block's perceptron over ``width``.
-        classes: Outputs.
-        activation: A name from the table of activations, or a factory as ``nn.GELU``.
-        dropout: Rate of dropout at the end of both halves of a block.
+    The sets of one batch have one number of points; other batches may have another.  The
+    arguments are those of ``vision_transformer``, with ``coordinates`` the numbers of one point.
 
     >>> model = point_transformer(width=4, depth=1, heads=1)
-    >>> sum(p.numel() for p in model.parameters())  # 16 points, 172 block, 8 norm, 50
-    246
+    >>> sum(p.numel() for p in model.parameters())  # 16 points, 244 block, 8 norm, 50
+    318
     """
     require_sizes(coordinates=coordinates, classes=classes)
-    blocks = _blocks(
-        width=width,
-        depth=depth,
-        heads=heads,
-        expansion=expansion,
-        activation=activation,
-        dropout=dropout,
-    )
+    blocks = transformer_blocks(width=width, depth=depth, heads=heads, **options)
     return PointTransformer(coordinates, blocks, width, classes)
-
-
-def _blocks(
-    *,
-    width: int,
-    depth: int,
-    heads: int,
-    expansion: int,
-    activation: str | Activation,
-    dropout: float,
-) -> nn.Sequential:
-    require_sizes(width=width, depth=depth, heads=heads, expansion=expansion)
-    build = choose("activation", activation, ACTIVATIONS)
-    hidden = expansion * width
-    return nn.Sequential(
-        *(TransformerBlock(width, heads, hidden, build, dropout) for _ in range(depth))
-    )
