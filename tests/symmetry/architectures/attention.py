@@ -11,10 +11,9 @@ are dead directions for the numerical probe (6 of them), not symmetries of the g
 from collections.abc import Callable
 
 import torch
+from tests.symmetry.architectures.registry import case, cases_in, normal
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-
-from tests.symmetry.architectures.registry import case, cases_in, normal
 
 HEADS = {"permutations": [(2,), (3, 2), (3, 2)], "nonzero": [(3, 2), (3, 2)]}
 SEQUENCE = normal(2, 4, 5)
@@ -94,6 +93,21 @@ class GroupedQueryAttention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
+class SlopedAttention(nn.Module):
+    """Distances weighted by a constant slope per head (ALiBi)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.out = nn.Linear(5, 18, bias=False), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        place = torch.arange(x.shape[1], dtype=x.dtype)
+        slopes = torch.tensor([0.5, 0.25], dtype=x.dtype).view(2, 1, 1)
+        mask = slopes * (place[None] - place[:, None])
+        mixed = scaled_dot_product_attention(*chunked(self.project(x)), attn_mask=mask)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
 class Encoder(nn.Module):
     """Embedding, nn.TransformerEncoder, mean over the sequence, head."""
 
@@ -164,6 +178,16 @@ def attention_grouped_queries() -> nn.Module:
     sequence alone.
     """
     return GroupedQueryAttention()
+
+
+@case(example=SEQUENCE, permutations=[(3,)] * 4, nonzero=[(3,)] * 4)
+def attention_with_slopes() -> nn.Module:
+    """The slopes are constants that tell the two heads apart: heads are pinned.
+
+    Each head is then a parent with a fixed index, and its query-key and value units are factors of
+    their own: four of size 3, permuted and scaled.
+    """
+    return SlopedAttention()
 
 
 @case(

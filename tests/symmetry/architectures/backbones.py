@@ -8,10 +8,9 @@ See `convnets` for the three scale symmetries of a batch-normalised channel, cal
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
-
 from tests.symmetry.architectures.convnets import IMAGE, ChannelLayerNorm, pooled
 from tests.symmetry.architectures.registry import case, cases_in
+from torch import Tensor, nn
 
 Activation = Callable[[], nn.Module]
 
@@ -27,6 +26,11 @@ def conv_norm(
     """Convolution without bias, batch norm, activation."""
     convolution = nn.Conv2d(fan_in, fan_out, kernel, padding=kernel // 2, groups=groups, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(fan_out), activation())
+
+
+def filters(*names: str) -> dict[str, str]:
+    """Weights of convolutions that only a batch norm reads: each filter's scale is divided out."""
+    return {f"{name}.weight": "filter" for name in names}
 
 
 class DenseLayer(nn.Module):
@@ -102,14 +106,7 @@ class ShuffleUnit(nn.Module):
     permutations=[(4,), (5,), (3,), (5,), (3,), (6,)],
     positive=[*[(4,)] * 4, *[(5,)] * 4, *[(3,)] * 5, *[(6,)] * 2],
     sign=[(4,), (5,), (3,), (5,), (3,), (6,)],
-    invariances={
-        "0.weight": "filter",
-        "1.conv1.weight": "filter",
-        "1.conv2.weight": "filter",
-        "2.conv1.weight": "filter",
-        "2.conv2.weight": "filter",
-        "5.weight": "filter",
-    },
+    invariances=filters("0", "1.conv1", "1.conv2", "2.conv1", "2.conv2", "5"),
 )
 def densenet() -> nn.Module:
     """stem 4; dense layers of bottleneck 5 and growth 3, twice; transition BN-ReLU-conv 10-6; BN;
@@ -141,18 +138,7 @@ def densenet() -> nn.Module:
     positive=[*[(5,)] * 2, *[(4,)] * 2, *[(8,)] * 2, (6,)],
     nonzero=[(4,)],
     sign=[*[(5,)] * 2, *[(4,)] * 2, *[(8,)] * 2, (6,)],
-    invariances={
-        name: "filter"
-        for name in (
-            "0.0.weight",
-            "1.0.weight",
-            "2.0.weight",
-            "3.body.0.0.weight",
-            "3.body.1.0.weight",
-            "3.body.2.0.weight",
-            "4.0.weight",
-        )
-    },
+    invariances=filters("0.0", "1.0", "2.0", "3.body.0.0", "3.body.1.0", "3.body.2.0", "4.0"),
 )
 def mobilenet_v2() -> nn.Module:
     """stem 5 (ReLU6), depthwise 5 (ReLU6), project 4; inverted residual 4-8-8-4; last 6 (ReLU6).
@@ -181,18 +167,9 @@ def mobilenet_v2() -> nn.Module:
     permutations=[(4,), (8,), (3,), (6,), (5,)],
     positive=[*[(4,)] * 3, *[(8,)] * 4, (3,), *[(6,)] * 2],
     sign=[*[(4,)] * 3, *[(8,)] * 2, *[(6,)] * 2],
-    invariances={
-        name: "filter"
-        for name in (
-            "0.0.weight",
-            "1.body.0.0.weight",
-            "1.body.1.0.weight",
-            "1.body.3.0.weight",
-            "2.body.0.0.weight",
-            "2.body.1.0.weight",
-            "2.body.2.0.weight",
-        )
-    },
+    invariances=filters(
+        "0.0", "1.body.0.0", "1.body.1.0", "1.body.3.0", "2.body.0.0", "2.body.1.0", "2.body.2.0"
+    ),
 )
 def mobilenet_v3() -> nn.Module:
     """stem 4 (hard-swish); block 4-8-8-4 with ReLU and squeeze-excite 3; block 4-6-6-4 with hard-
@@ -228,16 +205,7 @@ def mobilenet_v3() -> nn.Module:
     permutations=[(4,), (8,), (3,), (6,)],
     positive=[(4,), *[(8,)] * 2, (4,), (6,)],
     sign=[(4,), *[(8,)] * 2, (4,), (6,)],
-    invariances={
-        name: "filter"
-        for name in (
-            "0.0.weight",
-            "1.body.0.0.weight",
-            "1.body.1.0.weight",
-            "1.body.3.0.weight",
-            "2.0.weight",
-        )
-    },
+    invariances=filters("0.0", "1.body.0.0", "1.body.1.0", "1.body.3.0", "2.0"),
 )
 def efficientnet() -> nn.Module:
     """stem 4 (SiLU), MBConv 4-8-8-4 with squeeze-excite 3, last 6; SiLU everywhere.
@@ -264,7 +232,7 @@ def efficientnet() -> nn.Module:
     positive=[(3, 2), *[(5, 2, 2)] * 3, *[(4, 2)] * 2],
     nonzero=[(5, 2, 2)],
     sign=[*[(5, 2, 2)] * 2, (4, 2)],
-    invariances={"2.0.weight": "filter", "4.0.weight": "filter", "5.0.weight": "filter"},
+    invariances=filters("2.0", "4.0", "5.0"),
 )
 def shufflenet() -> nn.Module:
     """stem 6, grouped 1x1 (2 groups) to 20 with ReLU, shuffle, depthwise 20, grouped 1x1 (2 groups)
@@ -311,10 +279,7 @@ def shufflenet_v2() -> nn.Module:
     permutations=[(6,), (4,), (3, 4), (2, 4)],
     positive=[*[(6,)] * 3, *[(3, 4)] * 2, *[(2, 4)] * 2],
     sign=[*[(6,)] * 2, (3, 4), (2, 4)],
-    invariances={
-        name: "filter"
-        for name in ("0.0.weight", "1.body.0.0.weight", "1.body.1.0.weight", "1.body.2.0.weight")
-    },
+    invariances=filters("0.0", "1.body.0.0", "1.body.1.0", "1.body.2.0"),
 )
 def resnext() -> nn.Module:
     """stem 6; bottleneck 6-12-8-6 with 4 groups in the middle; ReLU after each norm and after the

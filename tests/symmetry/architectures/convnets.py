@@ -10,9 +10,8 @@ the input.
 """
 
 import torch
-from torch import Tensor, nn
-
 from tests.symmetry.architectures.registry import case, cases_in, normal
+from torch import Tensor, nn
 
 IMAGE = normal(2, 3, 8, 8)
 
@@ -123,12 +122,14 @@ def batch_norm_convnet() -> nn.Module:
     positive=[(4,)],
     sign=[(4,)],
     invariances={"0.weight": "filter"},
+    dead=4,
 )
 def instance_norm_convnet() -> nn.Module:
     """conv, InstanceNorm (affine), ReLU, head.
 
     Epsilon forbids a scale before the norm; rows and norm weight flip together; norm weight and
     bias against the head's columns. Without epsilon each filter is divided out.
+    The norm removes the four biases: dead.
     """
     return pooled(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.ReLU(), channels=4)
 

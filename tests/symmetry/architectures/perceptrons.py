@@ -5,18 +5,18 @@ and every hidden axis is one permutation factor unless something ties or pins it
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
+from tests.symmetry.architectures.registry import case, cases_in, normal
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
-
-from tests.symmetry.architectures.registry import case, cases_in, normal
 
 
 def mlp(activation: Callable[[], nn.Module], *sizes: int) -> nn.Sequential:
     """Linear layers with an activation between each two."""
     layers: list[nn.Module] = [nn.Linear(sizes[0], sizes[1])]
-    for fan_in, fan_out in zip(sizes[1:], sizes[2:], strict=False):
+    for fan_in, fan_out in pairwise(sizes[1:]):
         layers += [activation(), nn.Linear(fan_in, fan_out)]
     return nn.Sequential(*layers)
 
@@ -229,10 +229,14 @@ def residual_stream() -> nn.Module:
     example=X,
     permutations=[(6,)],
     positive=[(6,)],
+    dead=26,
     unread=("spare.weight", "spare.bias", "matrix"),
 )
 def unused_parameters() -> nn.Module:
-    """Only the body counts; what the output never reads gets no factor."""
+    """Only the body counts; what the output never reads gets no factor.
+
+    The probe sees 4 + 5 - 1 exponents of a 5 x 4 matrix, 5 of its bias, 7 + 7 - 1 of a square one.
+    """
     return Unused()
 
 
@@ -295,7 +299,7 @@ def rms_norm_mlp() -> nn.Module:
     Norm weight against next columns: positive. The mean square does not see signs: row and norm
     weight of a unit may flip together.
     """
-    return nn.Sequential(nn.Linear(3, 6), nn.RMSNorm(6), nn.ReLU(), nn.Linear(6, 2))
+    return nn.Sequential(nn.Linear(3, 6), nn.RMSNorm(6, eps=1e-6), nn.ReLU(), nn.Linear(6, 2))
 
 
 @case(

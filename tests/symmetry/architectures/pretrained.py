@@ -10,9 +10,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, nn
-
 from tests.symmetry.architectures.registry import case, cases_in, normal, tokens
+from torch import Tensor, nn
 
 LAYER = [(2,), (4, 2), (4, 2), (12,)]
 UNITS = [(4, 2), (4, 2)]
@@ -93,14 +92,15 @@ def vit() -> nn.Module:
     permutations=[(8,), *LAYER * 2, (8,)],
     nonzero=[*UNITS * 2, (8,)],
     sign=[(8,)],
-    common=None,
+    dead=20,
     heavy=True,
 )
 def bert() -> nn.Module:
     """Stream 8 (three embedding tables, post-norm layers), and the pooler's own 8 units.
 
     Norms after the sums: only the last one is read linearly alone (by the pooler): nonzero 8. The
-    pooler has tanh: sign 8.
+    pooler has tanh: sign 8. Dead for the probe: 16 key biases, 3 positions and 1 token type that
+    are never read.
     """
     return model_of(
         "Bert",
@@ -111,6 +111,7 @@ def bert() -> nn.Module:
         num_attention_heads=2,
         intermediate_size=12,
         max_position_embeddings=8,
+        pad_token_id=None,
         num_labels=3,
     )
 
@@ -119,7 +120,7 @@ def bert() -> nn.Module:
     example=TOKENS,
     permutations=[(8,), *LAYER * 2],
     nonzero=[*UNITS * 2, *[(8,)] * 4],
-    common=None,
+    dead=19,
     heavy=True,
 )
 def gpt2() -> nn.Module:
@@ -127,6 +128,7 @@ def gpt2() -> nn.Module:
 
     Each layer's two norms against their readers: four nonzero scalings of 8. The last norm is read
     by the tied table, which may not scale, as it writes the stream that norms tie.
+    Dead: 16 key biases, 3 positions never read.
     """
     return model_of(
         "GPT2",
@@ -152,7 +154,6 @@ LLAMA_SCALES = [(12,), (6, 2), (3, 2), (8,), (8,)]
     permutations=[(8,), *LLAMA_LAYER * 2],
     nonzero=LLAMA_SCALES * 2,
     sign=[(8,)],
-    common=None,
     heavy=True,
 )
 def llama_tied() -> nn.Module:
@@ -174,11 +175,10 @@ def llama_tied() -> nn.Module:
     permutations=[(8,), *LLAMA_LAYER * 2],
     nonzero=[*LLAMA_SCALES * 2, (8,)],
     sign=[(8,)],
-    common=None,
     heavy=True,
 )
 def llama_untied() -> nn.Module:
-    """As `llama_tied`, and the last norm's weight against the head of its own: one more nonzero 8."""
+    """As `llama_tied`; the last norm's weight against the head of its own: one more nonzero 8."""
     return llama(tie_word_embeddings=False)
 
 

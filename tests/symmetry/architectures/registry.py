@@ -139,6 +139,11 @@ def normal(*shape: int, seed: int = 1) -> Callable[[], Tensor]:
 
 
 def tokens(*shape: int, vocabulary: int, seed: int = 1) -> Callable[[], Tensor]:
-    """An example of token numbers."""
-    generator = torch.Generator().manual_seed(seed)
-    return lambda: torch.randint(vocabulary, shape, generator=generator.manual_seed(seed))
+    """An example of token numbers; the last one is the largest of the vocabulary."""
+
+    def draw() -> Tensor:
+        numbers = torch.randint(vocabulary, shape, generator=torch.Generator().manual_seed(seed))
+        numbers.view(-1)[-1] = vocabulary - 1
+        return numbers
+
+    return draw
