@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,15 +25,16 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         raise CosetError(f"got the path {target}", f"needed the folder {target.parent} to exist")
     if target.is_dir():
         raise CosetError(f"got the path {target}, which is a folder", "needed a file name")
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    # tempfile would make a file that only its owner may read
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

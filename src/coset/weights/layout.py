@@ -72,7 +72,7 @@ class Layout:
             )
         lead = flat.shape[:-1]
         return {
-            name: part.reshape(*lead, *shape)
+            name: part.reshape((*lead, *shape))
             for name, shape, part in zip(
                 self.names, self.shapes, flat.split(self.sizes, dim=-1), strict=True
             )

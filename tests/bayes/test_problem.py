@@ -1,0 +1,57 @@
+import pytest
+import torch
+from torch import nn
+
+from coset import Categorical, CosetError, GaussianNoise, GaussianPrior, Problem, functionalise
+from coset.bayes import as_batches
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+def regression(rows=6):
+    data = torch.randn(rows, 3), torch.randn(rows, 1)
+    network = functionalise(nn.Sequential(nn.Linear(3, 1)))
+    return Problem(network, GaussianNoise(0.5), GaussianPrior(2.0), as_batches(data, batch_size=2))
+
+
+def test_log_joint_of_all_data_is_likelihood_plus_prior():
+    problem = regression()
+    inputs, targets = problem.train.inputs, problem.train.targets
+    weights = problem.network.weights
+    outputs = inputs @ weights["0.weight"].T + weights["0.bias"]
+    likelihood = torch.distributions.Normal(outputs, 0.5).log_prob(targets).sum()
+    prior = sum(torch.distributions.Normal(0, 0.5**0.5).log_prob(w).sum() for w in weights.values())
+    joint = problem.log_joint(weights, (inputs, targets))
+    torch.testing.assert_close(joint, likelihood + prior, rtol=0, atol=1e-10)
+
+
+def test_batches_estimate_the_log_likelihood_without_bias():
+    problem = regression()
+    weights = problem.network.weights
+    whole = problem.log_likelihood(weights, (problem.train.inputs, problem.train.targets))
+    parts = torch.stack([problem.log_likelihood(weights, batch) for batch in problem.train])
+    torch.testing.assert_close(parts.mean(), whole)
+
+
+def test_buffers_have_no_prior():
+    network = functionalise(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
+    batches = as_batches((torch.randn(4, 3), torch.tensor([0, 1, 0, 1])))
+    problem = Problem(network, Categorical(), GaussianPrior(1.0), batches)
+    moved = {**network.weights, "1.running_mean": torch.full((2,), 9.0)}
+    assert problem.log_prior(moved) == problem.log_prior(network.weights)
+
+
+def test_check_finds_a_bad_label_in_a_late_batch():
+    labels = torch.tensor([0, 1, 0, 1, 0, 2])
+    batches = as_batches((torch.randn(6, 3), labels), batch_size=2)
+    problem = Problem(functionalise(nn.Linear(3, 2)), Categorical(), GaussianPrior(), batches)
+    with pytest.raises(CosetError, match="labels from 0 to 2"):
+        problem.check()
+
+
+def test_with_likelihood_changes_nothing_else():
+    problem = regression()
+    other = problem.with_likelihood(GaussianNoise(2.0))
+    assert other.likelihood == GaussianNoise(2.0)
+    assert problem.likelihood == GaussianNoise(0.5)
+    assert other.network is problem.network

@@ -1,0 +1,123 @@
+import json
+import os
+import stat
+
+import pytest
+import torch
+
+from coset import CosetError, store
+
+FACTS = {"format": 1, "name": "tïny", "number": 0.1}
+TENSORS = {"w": torch.arange(3.0), "n": torch.tensor(7)}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "tiny.safetensors"
+    store.save_record(path, TENSORS, FACTS)
+    return path
+
+
+def test_what_is_saved_comes_back(saved):
+    tensors, facts = store.load_record(saved)
+    assert facts == FACTS
+    assert tensors.keys() == TENSORS.keys()
+    assert all(torch.equal(tensors[name], TENSORS[name]) for name in TENSORS)
+
+
+def test_the_same_content_gives_the_same_bytes(saved, tmp_path):
+    again = tmp_path / "again.safetensors"
+    store.save_record(again, TENSORS, FACTS)
+    assert again.read_bytes() == saved.read_bytes()
+
+
+def test_other_programs_can_read_it(saved):
+    assert torch.equal(store.load_tensors(saved)["w"], TENSORS["w"])
+
+
+@pytest.mark.parametrize("bit", [0, 7])
+def test_a_flipped_bit_anywhere_is_noticed(saved, bit):
+    content = saved.read_bytes()
+    for position in range(len(content)):
+        changed = bytearray(content)
+        changed[position] ^= 1 << bit
+        saved.write_bytes(changed)
+        with pytest.raises(CosetError):
+            store.load_record(saved)
+
+
+def test_a_file_cut_anywhere_or_with_more_at_its_end_is_noticed(saved):
+    content = saved.read_bytes()
+    for length in range(len(content)):
+        saved.write_bytes(content[:length])
+        with pytest.raises(CosetError):
+            store.load_record(saved)
+    saved.write_bytes(content + b"\0")
+    with pytest.raises(CosetError):
+        store.load_record(saved)
+
+
+def test_a_digest_among_the_facts_does_not_confuse(tmp_path):
+    facts = {"note": '"sha256":"' + "0" * 64 + '"', "sha256": "0" * 64}
+    path = tmp_path / "facts.safetensors"
+    store.save_record(path, TENSORS, facts)
+    assert store.load_record(path)[1] == facts
+
+
+def test_views_of_one_storage_are_saved(tmp_path):
+    base = torch.arange(6.0).reshape(2, 3)
+    path = tmp_path / "views.safetensors"
+    store.save_record(path, {"a": base.T, "b": base[0], "c": base.expand(4, 2, 3)}, {})
+    tensors, _ = store.load_record(path)
+    assert torch.equal(tensors["a"], base.T)
+    assert tensors["c"].shape == (4, 2, 3)
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(saved, monkeypatch):
+    before = saved.read_bytes()
+
+    def fail(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="no space"):
+        store.write_text(saved, "half")
+    monkeypatch.undo()
+    assert saved.read_bytes() == before
+    assert os.listdir(saved.parent) == [saved.name]
+
+
+def test_facts_that_json_cannot_hold_are_refused_before_writing(tmp_path):
+    with pytest.raises(TypeError):
+        store.save_record(tmp_path / "x.safetensors", TENSORS, {"bad": object()})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_are_not_made_and_not_overwritten(tmp_path):
+    with pytest.raises(CosetError, match="to exist"):
+        store.write_text(tmp_path / "missing" / "x", "text")
+    with pytest.raises(CosetError, match="is a folder"):
+        store.write_text(tmp_path, "text")
+
+
+def test_files_get_the_usual_rights(tmp_path):
+    path = tmp_path / "page.html"
+    before = os.umask(0o022)
+    try:
+        store.write_text(path, "text")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_reading_what_is_not_there_or_not_ours(tmp_path):
+    with pytest.raises(CosetError, match="No such file"):
+        store.load_record(tmp_path / "missing")
+    foreign = tmp_path / "foreign"
+    for content in (b"", b"\x80\x04pickle", json.dumps({}).encode(), b"\x02" + b"\0" * 7 + b"{}"):
+        foreign.write_bytes(content)
+        with pytest.raises(CosetError):
+            store.load_record(foreign)
+        if content[:1] != b"\x02":
+            with pytest.raises(CosetError):
+                store.load_tensors(foreign)
