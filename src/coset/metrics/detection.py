@@ -28,6 +28,43 @@ def auroc(
     return _as_scalar(wins / (len(inliers) * len(outliers)), inlier_scores)
 
 
+def aupr(
+    inlier_scores: Float[Tensor, " n"], outlier_scores: Float[Tensor, " o"]
+) -> Float[Tensor, ""]:
+    """Area under the precision-recall curve as average precision, the outliers being positives.
+
+    Σ_k (recall_k − recall_{k−1}) · precision_k over the distinct thresholds, which is the mean over
+    the outliers of the precision at their own score.
+
+    >>> float(aupr(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.25, 0.4])))  # (2/3 + 1) / 2
+    0.833...
+    """
+    _check_sides(inlier_scores, outlier_scores)
+    inliers, outliers = inlier_scores.sort().values, outlier_scores.sort().values
+    false_positives = len(inliers) - torch.searchsorted(inliers, outliers, right=False)
+    true_positives = len(outliers) - torch.searchsorted(outliers, outliers, right=False)
+    precision = true_positives.double() / (true_positives + false_positives)
+    return precision.mean().to(inlier_scores.dtype)
+
+
+def fpr_at_95(
+    inlier_scores: Float[Tensor, " n"], outlier_scores: Float[Tensor, " o"]
+) -> Float[Tensor, ""]:
+    """The smallest share of inliers taken for outliers with at least 95 % of the outliers found.
+
+    The threshold is the score of an outlier: no interpolation.
+
+    >>> float(fpr_at_95(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.25, 0.4])))  # at 0.25
+    0.333...
+    """
+    _check_sides(inlier_scores, outlier_scores)
+    outliers = len(outlier_scores)
+    # Whole numbers: 0.95 · n in floating point may fall on the wrong side of an integer.
+    needed = -(-19 * outliers // 20)
+    threshold = outlier_scores.kthvalue(outliers - needed + 1).values
+    return (inlier_scores >= threshold).double().mean().to(inlier_scores.dtype)
+
+
 def _as_scalar(value: float, like: Tensor) -> Float[Tensor, ""]:
     return torch.tensor(value, dtype=like.dtype, device=like.device)
 
