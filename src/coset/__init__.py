@@ -1,1 +1,86 @@
-"""Bayesian deep learning modulo symmetries."""
+"""Bayesian deep learning modulo symmetries.
+
+Names are imported when they are first used, so that ``import coset`` and ``coset --help`` do not
+wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from coset.bayes.likelihood import Bernoulli as Bernoulli
+    from coset.bayes.likelihood import Categorical as Categorical
+    from coset.bayes.likelihood import GaussianNoise as GaussianNoise
+    from coset.bayes.likelihood import HeteroscedasticGaussian as HeteroscedasticGaussian
+    from coset.bayes.likelihood import Likelihood as Likelihood
+    from coset.bayes.prior import GaussianPrior as GaussianPrior
+    from coset.bayes.problem import Problem as Problem
+    from coset.errors import CosetError as CosetError
+    from coset.posterior.families import FitReport as FitReport
+    from coset.posterior.families import Mixture as Mixture
+    from coset.posterior.families import PointMass as PointMass
+    from coset.posterior.families import Posterior as Posterior
+    from coset.posterior.families import Samples as Samples
+    from coset.posterior.predict import MonteCarlo as MonteCarlo
+    from coset.posterior.predict import Predictions as Predictions
+    from coset.predictor import Predictor as Predictor
+    from coset.predictor import fit as fit
+    from coset.predictor import load as load
+    from coset.weights.layout import Layout as Layout
+    from coset.weights.network import Network as Network
+    from coset.weights.network import assign as assign
+    from coset.weights.network import functionalise as functionalise
+    from coset.weights.network import weights_of as weights_of
+    from coset.weights.stacking import stack as stack
+    from coset.weights.stacking import unstack as unstack
+
+NAMES: dict[str, str] = {
+    "Bernoulli": "coset.bayes.likelihood",
+    "Categorical": "coset.bayes.likelihood",
+    "GaussianNoise": "coset.bayes.likelihood",
+    "HeteroscedasticGaussian": "coset.bayes.likelihood",
+    "Likelihood": "coset.bayes.likelihood",
+    "GaussianPrior": "coset.bayes.prior",
+    "Problem": "coset.bayes.problem",
+    "CosetError": "coset.errors",
+    "FitReport": "coset.posterior.families",
+    "Mixture": "coset.posterior.families",
+    "PointMass": "coset.posterior.families",
+    "Posterior": "coset.posterior.families",
+    "Samples": "coset.posterior.families",
+    "MonteCarlo": "coset.posterior.predict",
+    "Predictions": "coset.posterior.predict",
+    "Predictor": "coset.predictor",
+    "fit": "coset.predictor",
+    "load": "coset.predictor",
+    "Layout": "coset.weights.layout",
+    "Network": "coset.weights.network",
+    "assign": "coset.weights.network",
+    "functionalise": "coset.weights.network",
+    "weights_of": "coset.weights.network",
+    "stack": "coset.weights.stacking",
+    "unstack": "coset.weights.stacking",
+}
+"""Every public name and the module that defines it."""
+
+ROOMS = ("data", "metrics", "models")
+"""Modules that are reached as ``coset.metrics`` without an import of their own."""
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name on first use."""
+    if name in NAMES:
+        value = getattr(import_module(NAMES[name]), name)
+    elif name in ROOMS:
+        value = import_module(f"coset.{name}")
+    else:
+        raise AttributeError(f"module 'coset' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """All public names, imported or not."""
+    return sorted({*globals(), *NAMES, *ROOMS})

@@ -27,10 +27,12 @@ CASES = {
     "bernoulli": (Bernoulli(), C, binary),
     "noise": (GaussianNoise(0.7), C, lambda: torch.randn(N, C)),
     "noise per output": (
-        GaussianNoise(torch.tensor([0.1, 0.5, 1.0, 2.0], dtype=torch.float64)), C, lambda: torch.randn(N, C),
+        GaussianNoise(torch.tensor([0.1, 0.5, 1.0, 2.0], dtype=torch.float64)),
+        C,
+        lambda: torch.randn(N, C),
     ),
     "heteroscedastic": (HeteroscedasticGaussian(), 2 * C, lambda: torch.randn(N, C)),
-}  # fmt: skip
+}
 
 
 def reference(name, outputs, targets):
@@ -69,7 +71,7 @@ def test_hessian_is_that_of_autograd(name):
 
 
 def test_heteroscedastic_hessian_is_the_expected_one():
-    """The Hessian averaged over targets y = μ + σ ε, by Gauss–Hermite quadrature, which is exact."""
+    """The Hessian averaged over targets y = μ + σ ε, by exact Gauss–Hermite quadrature."""
     likelihood = HeteroscedasticGaussian()
     output = torch.tensor([0.3, -0.8])
     nodes = torch.tensor([-math.sqrt(3.0), 0.0, math.sqrt(3.0)])

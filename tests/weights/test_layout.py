@@ -39,7 +39,7 @@ def test_select_refuses_a_pattern_that_fits_nothing():
 
 def test_wrong_shapes_are_refused_by_name():
     layout = Layout.of(WEIGHTS)
-    with pytest.raises(CosetError, match="without 'a.b'"):
+    with pytest.raises(CosetError, match=r"without 'a\.b'"):
         layout.flatten({"a.w": WEIGHTS["a.w"]})
     with pytest.raises(CosetError, match=r"'a.w' of shape \(3, 2\)"):
         layout.flatten({**WEIGHTS, "a.w": WEIGHTS["a.w"].T})

@@ -1,0 +1,74 @@
+"""The command line: one module a command.
+
+Nothing here or in the command modules imports torch before a command runs: help is instant.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import coset
+from coset.errors import CosetError
+
+if TYPE_CHECKING:
+    from cyclopts import App
+
+COMMANDS: dict[str, str] = {
+    "demo": "coset.cli.demo:demo",
+}
+"""Every command and the function that runs it."""
+
+REFUSED = 2
+INTERRUPTED = 130
+
+
+def build_app() -> "App":
+    """The application with all its commands, whose modules import nothing slow."""
+    from cyclopts import App
+
+    app = App(
+        name="coset",
+        help="Bayesian deep learning modulo symmetries.",
+        version=coset.__version__,
+        result_action="return_value",
+    )
+    for name, path in COMMANDS.items():
+        module, function = path.split(":")
+        app.command(getattr(import_module(module), function), name=name)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code.
+
+    Bad input gives code 2 and one line on standard error, never a traceback.
+    """
+    from cyclopts import CycloptsError
+
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        build_app()(words, print_error=False, exit_on_error=False, verbose=False)
+    except CycloptsError as error:
+        return _refuse(f"{_one_line(error)} Try: {_help_command(words)}")
+    except CosetError as error:
+        return _refuse(_one_line(error))
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _refuse(f"got {where}{error.strerror or error}; needed a place to read and write")
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _help_command(words: Sequence[str]) -> str:
+    return " ".join(["coset", *[word for word in words[:1] if word in COMMANDS], "--help"])
+
+
+def _refuse(line: str) -> int:
+    print(f"coset: {line}", file=sys.stderr)
+    return REFUSED

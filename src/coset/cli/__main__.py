@@ -1,0 +1,8 @@
+"""``python -m coset.cli``: the same as the ``coset`` command."""
+
+import sys
+
+from coset.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

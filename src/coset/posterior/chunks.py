@@ -1,0 +1,82 @@
+"""How many members and rows of data go through a network at once."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from coset.errors import CosetError
+from coset.vocabulary import Weights
+from coset.weights.network import Inputs, Network
+from coset.weights.stacking import members_of
+
+_PREFERRED_ROWS = 512
+"""Rows of a chunk when there are many members: more rows add memory, hardly speed."""
+
+_TENSORS_AT_ONCE = 4
+"""Activations alive together, as a multiple of the largest: input, output and work space."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Members and rows of one chunk."""
+
+    members: int
+    rows: int
+
+
+def plan_chunks(network: Network, stack: Weights, inputs: Inputs, memory: int) -> Plan:
+    """Runs one row through one member, measures its largest activation, and shares the memory."""
+    count, rows = members_of(stack), count_rows(inputs)
+    member = {name: tensor[0] for name, tensor in stack.items()}
+    with _Largest() as seen:
+        network.apply(member, next(split_rows(inputs, 1)))
+    each = max(1, seen.bytes * _TENSORS_AT_ONCE)
+    chunk = max(1, min(rows, _PREFERRED_ROWS, memory // each))
+    members = max(1, min(count, memory // (each * chunk)))
+    return Plan(members, max(chunk, min(rows, memory // (each * members))))
+
+
+def count_rows(inputs: Inputs) -> int:
+    """The number of data ``n``, the first axis of every input."""
+    parts = inputs if isinstance(inputs, tuple) else (inputs,)
+    if not parts or not all(isinstance(part, Tensor) and part.dim() for part in parts):
+        raise CosetError(
+            f"got inputs of type {type(inputs).__name__}",
+            "needed a tensor with the data along its first axis, or a tuple of such tensors",
+        )
+    sizes = {len(part) for part in parts}
+    if len(sizes) > 1 or 0 in sizes:
+        raise CosetError(
+            f"got inputs with {' and '.join(map(str, sorted(sizes)))} rows",
+            "needed the same number in every tensor, at least one",
+        )
+    return sizes.pop()
+
+
+def split_rows(inputs: Inputs, rows: int) -> Iterator[Inputs]:
+    """The inputs in consecutive chunks of at most ``rows`` data."""
+    if isinstance(inputs, tuple):
+        yield from zip(*(part.split(rows) for part in inputs), strict=True)
+    else:
+        yield from inputs.split(rows)
+
+
+class _Largest(TorchDispatchMode):
+    """Remembers the size of the largest tensor that an operation returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        outputs = func(*args, **(kwargs or {}))
+        if func.is_view:  # a transposed weight matrix is no activation
+            return outputs
+        for part in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
+            if isinstance(part, torch.Tensor):
+                self.bytes = max(self.bytes, part.nbytes)
+        return outputs

@@ -1,0 +1,11 @@
+"""Reports: numbers in, one self-contained page out."""
+
+from coset.report.page import Figure as Figure
+from coset.report.page import Gallery as Gallery
+from coset.report.page import Headline as Headline
+from coset.report.page import Page as Page
+from coset.report.page import Picture as Picture
+from coset.report.page import Section as Section
+from coset.report.page import Table as Table
+from coset.report.page import render as render
+from coset.report.page import write_page as write_page

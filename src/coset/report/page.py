@@ -1,0 +1,106 @@
+"""A page: headline numbers, sections of tables, figures and pictures, and the raw numbers as JSON.
+
+The page is one HTML file that loads nothing: styles, figures and pictures are inside it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coset.store import write_text
+
+
+@dataclass(frozen=True)
+class Headline:
+    """One large number at the top of the page."""
+
+    value: str
+    label: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under column names; the first column names the row."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing as SVG text, made by :mod:`coset.report.figures`."""
+
+    svg: str
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A small picture as a data address, with the lines under it."""
+
+    address: str
+    title: str
+    note: str = ""
+    wrong: bool = False
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """A row of pictures."""
+
+    pictures: Sequence[Picture]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, a few words, and what is shown under them."""
+
+    title: str
+    text: str = ""
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
+    galleries: Sequence[Gallery] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything a report shows.
+
+    Attributes:
+        title: The heading.
+        lead: What was done, in a sentence or two.
+        headlines: A few large numbers.
+        sections: The body.
+        numbers: What the page was made from; written into it as JSON.
+        footer: Version, seed and the like.
+    """
+
+    title: str
+    lead: str
+    headlines: Sequence[Headline] = ()
+    sections: Sequence[Section] = ()
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    footer: str = ""
+
+
+def render(page: Page) -> str:
+    """The page as HTML; every text in it is escaped, but the figures, which are our own."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("coset.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html").render(page=page)
+
+
+def write_page(path: str | Path, page: Page) -> None:
+    """Writes the page as one file, whole or not at all."""
+    write_text(path, render(page))
