@@ -1,6 +1,13 @@
 """Every test network with its symmetries, derived by hand in the docstring of its factory."""
 
-from tests.symmetry.architectures import attention, backbones, convnets, perceptrons, pretrained
+from tests.symmetry.architectures import (
+    attention,
+    backbones,
+    convnets,
+    families,
+    perceptrons,
+    pretrained,
+)
 from tests.symmetry.architectures.registry import Case
 
 CASES: tuple[Case, ...] = (
@@ -8,5 +15,6 @@ CASES: tuple[Case, ...] = (
     *convnets.CASES,
     *backbones.CASES,
     *attention.CASES,
+    *families.CASES,
     *pretrained.CASES,
 )

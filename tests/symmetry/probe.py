@@ -28,7 +28,7 @@ EPSILON_NAMES = ("eps", "epsilon", "variance_epsilon", "layer_norm_epsilon")
 
 
 class Differentiable(TorchFunctionMode):
-    """Float64 throughout, and batch norm as a formula that can be differentiated in its statistics."""
+    """Float64 throughout, and batch norm as a formula that can be differentiated."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -87,7 +87,7 @@ def true_continuous_scalings(
     Args:
         module: A small network (a few thousand weights), in eval mode.
         example: Its inputs; values are drawn anew, integers below the largest one given.
-        draws: Random weights.
+        draws: Random weights at the least; more until the number settles.
         seed: Of weights and inputs.
         tolerance: Singular values below this part of the largest are zeros.
     """
@@ -95,15 +95,21 @@ def true_continuous_scalings(
     generator = torch.Generator().manual_seed(seed)
     names = names_of(module)
     sensitivities: list[Tensor] = []
-    rows, columns = 0, 1
-    while len(sensitivities) < draws or rows < 1.5 * columns:
-        scale = (0.5, 1.0, 2.0)[len(sensitivities) % 3]
-        weights = random_weights(module, scale, generator=generator)
-        inputs = random_like(example, generator=generator)
-        block = scale_jacobian(module, names, weights, inputs)
-        sensitivities.append(block / block.abs().max().clamp_min(1e-30))
-        rows, columns = rows + block.shape[0], block.shape[1]
-    return nullity(torch.cat(sensitivities), tolerance)
+    found, wanted = -1, draws
+    while True:
+        while len(sensitivities) < wanted:
+            scale = (0.5, 1.0, 2.0)[len(sensitivities) % 3]
+            weights = random_weights(module, scale, generator=generator)
+            inputs = random_like(example, generator=generator)
+            block = scale_jacobian(module, names, weights, inputs)
+            sensitivities.append(block / block.abs().max().clamp_min(1e-30))
+        matrix = torch.cat(sensitivities)
+        if matrix.shape[0] >= 1.5 * matrix.shape[1]:
+            before, found = found, nullity(matrix, tolerance)
+            if found in (0, before):
+                return found
+        # Saturated draws tell little: go on until half as many more change nothing.
+        wanted = max(wanted + wanted // 2, 3 * matrix.shape[1] // (2 * block.shape[0]))
 
 
 def nullity(matrix: Tensor, tolerance: float) -> int:
@@ -235,7 +241,7 @@ def coarse_copy(module: nn.Module) -> nn.Module:
 
 
 def random_weights(module: nn.Module, scale: float, *, generator: torch.Generator) -> Weights:
-    """Weights in general position: matrices by fan-in, vectors of a few units, positive variances."""
+    """Weights in general position: matrices by fan-in, vectors larger, variances positive."""
     current = dict([*module.named_parameters(), *module.named_buffers()])
     weights = {}
     for name in names_of(module):
