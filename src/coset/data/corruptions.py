@@ -25,7 +25,7 @@ def rotate(images: Images, degrees: float | Float[Tensor, " n"]) -> Images:
 
     Values between pixels are interpolated bilinearly. Quarter turns of square pictures are exact.
 
-    >>> rotate(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), 90).tolist()
+    >>> rotate(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), 90.0).tolist()
     [[[[2.0, 4.0], [1.0, 3.0]]]]
 
     Args:

@@ -238,8 +238,8 @@ def validation_split(
         The set with what is left to train on, and the validation inputs and targets.
     """
     count = len(dataset.train_inputs)
-    size = round(fraction * count)
-    if not 0 < fraction < 1 or not 0 < size < count:
+    size = round(fraction * count) if 0 < fraction < 1 else 0
+    if not 0 < size < count:
         raise CosetError(
             f"got the fraction {fraction} of {count} training examples of {dataset.name}",
             "needed a fraction between 0 and 1 that leaves an example on each side",

@@ -9,7 +9,7 @@ import io
 import math
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
@@ -131,9 +131,8 @@ def read_svhn(path: Path, classes: tuple[str, ...]) -> Part:
     """Read a cropped-digits file of SVHN: ``X`` (32, 32, 3, n), ``y`` where 10 stands for 0."""
     from scipy.io import loadmat
 
-    raw = read_bytes(path)
     try:
-        found = loadmat(io.BytesIO(raw), variable_names=("X", "y"))
+        found = loadmat(path, variable_names=("X", "y"))
     except Exception as error:  # scipy's reader raises whatever it trips over
         raise CosetError(
             f"got {path}, unreadable ({error})", "needed a MATLAB 5 file", _AGAIN
@@ -152,7 +151,10 @@ def read_svhn(path: Path, classes: tuple[str, ...]) -> Part:
 def read_npz(path: Path, *keys: str) -> list[NDArray[Any]]:
     """Read arrays of a compact ``.npz`` file; one that would need pickle is refused."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file:  # opened here, for numpy leaves a broken one open
+            arrays = np.load(file, allow_pickle=False)
+            if not isinstance(arrays, Mapping):
+                raise ValueError("one bare array")
             if missing := [key for key in keys if key not in arrays]:
                 raise CosetError(
                     f"got {path} with {', '.join(sorted(arrays)[:12])}",
@@ -160,13 +162,9 @@ def read_npz(path: Path, *keys: str) -> list[NDArray[Any]]:
                     _AGAIN,
                 )
             return [arrays[key] for key in keys]
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, AttributeError) as error:
-        raise CosetError(f"got {path}, unreadable ({error})", "needed an .npz file", _AGAIN) from (
-            error
-        )
-    except ValueError as error:
-        if isinstance(error, CosetError):
-            raise
+    except CosetError:
+        raise
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise CosetError(
             f"got {path}, unreadable ({error})", "needed an .npz file of plain arrays", _AGAIN
         ) from error

@@ -135,7 +135,7 @@ def _cifar(train: tuple[str, ...], test: str, names: tuple[str, ...], label_byte
 
 
 def _svhn(folder: Path, part: str) -> Part:
-    return formats.read_svhn(formats.needed(folder, f"{part}_32x32.mat"), classes.DIGITS)
+    return formats.read_svhn(folder / f"{part}_32x32.mat", classes.DIGITS)
 
 
 def _notmnist(folder: Path, part: str) -> Part | None:

@@ -1,0 +1,132 @@
+import hashlib
+import io
+import tarfile
+import urllib.request
+import zipfile
+from types import MappingProxyType
+
+import pytest
+
+from coset.data.download import Remote, fetch, verify
+from coset.errors import CosetError
+
+
+def remote_of(path, *, checksum=None):
+    digest = checksum or hashlib.sha256(path.read_bytes()).hexdigest()
+    return Remote((path.as_uri(),), f"sha256:{digest}")
+
+
+@pytest.fixture
+def served(tmp_path):
+    folder = tmp_path / "served"
+    folder.mkdir()
+    return folder
+
+
+def everything_in(folder):
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+
+
+def test_a_file_arrives_whole_and_progress_is_told(served, tmp_path):
+    (served / "a.bin").write_bytes(b"x" * 2_500_000)
+    told = []
+    fetch(remote_of(served / "a.bin"), tmp_path / "to", progress=lambda *said: told.append(said))
+    assert everything_in(tmp_path / "to") == ["a.bin"]
+    assert (tmp_path / "to" / "a.bin").stat().st_size == 2_500_000
+    assert [fraction for fraction, _ in told] == sorted(fraction for fraction, _ in told)
+    assert told[-1] == (1.0, "a.bin: 2.5 MB")
+
+
+def test_a_wrong_checksum_leaves_nothing(served, tmp_path):
+    (served / "a.bin").write_bytes(b"tampered")
+    with pytest.raises(CosetError, match="needed sha256:00") as caught:
+        fetch(remote_of(served / "a.bin", checksum="00"), tmp_path / "to")
+    assert "a.bin" in str(caught.value)
+    assert not (tmp_path / "to").exists()
+
+
+def test_a_failed_download_keeps_what_came_before(served, tmp_path):
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to" / "b.bin").write_bytes(b"older")
+    with pytest.raises(CosetError, match="download failed"):
+        fetch(Remote(((served / "absent").as_uri(),), "md5:0"), tmp_path / "to")
+    assert everything_in(tmp_path / "to") == ["b.bin"]
+
+
+def test_an_interrupted_download_leaves_nothing(served, tmp_path):
+    (served / "a.bin").write_bytes(b"x")
+
+    def stop(fraction, line):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch(remote_of(served / "a.bin"), tmp_path / "to", progress=stop)
+    assert everything_in(tmp_path / "to") == []
+
+
+def test_the_next_address_is_tried(served, tmp_path):
+    (served / "a.bin").write_bytes(b"good")
+    (served / "mirror").mkdir()
+    (served / "mirror" / "a.bin").write_bytes(b"a page that says no")
+    good = remote_of(served / "a.bin")
+    remote = Remote(((served / "mirror" / "a.bin").as_uri(), *good.urls), good.checksum)
+    fetch(remote, tmp_path / "to")
+    assert (tmp_path / "to" / "a.bin").read_bytes() == b"good"
+
+
+def test_a_short_answer_is_noticed(monkeypatch, tmp_path):
+    class Answer(io.BytesIO):
+        headers = MappingProxyType({"Content-Length": "100"})
+
+    monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: Answer(b"half"))
+    digest = hashlib.md5(b"half and half").hexdigest()
+    with pytest.raises(CosetError, match=r"\(4 bytes\)"):
+        fetch(Remote(("https://example.org/a.bin",), f"md5:{digest}"), tmp_path / "to")
+    assert not (tmp_path / "to").exists()
+
+
+def write_tar(path, entries):
+    with tarfile.open(path, "w:gz") as archive:
+        for name, raw in entries.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(raw)
+            archive.addfile(info, io.BytesIO(raw))
+
+
+def write_zip(path, entries):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, raw in entries.items():
+            archive.writestr(name, raw)
+
+
+@pytest.mark.parametrize(("name", "write"), [("a.tar.gz", write_tar), ("a.zip", write_zip)])
+def test_archives_are_unpacked_and_not_kept(served, tmp_path, name, write):
+    write(served / name, {"in/one.bin": b"1", "in/two.bin": b"2"})
+    stale = tmp_path / "to" / "in"
+    stale.mkdir(parents=True)
+    (stale / "one.bin").write_bytes(b"half of an older copy")
+    fetch(remote_of(served / name), tmp_path / "to")
+    assert everything_in(tmp_path / "to") == ["in", "in/one.bin", "in/two.bin"]
+    assert (stale / "one.bin").read_bytes() == b"1"
+
+
+def test_an_archive_that_points_outside_is_refused(served, tmp_path):
+    write_tar(served / "a.tar.gz", {"../outside.bin": b"1"})
+    with pytest.raises(CosetError, match="cannot be unpacked"):
+        fetch(remote_of(served / "a.tar.gz"), tmp_path / "to")
+    assert not list(tmp_path.rglob("outside.bin"))
+
+
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.zip"])
+def test_a_damaged_archive_is_refused(served, tmp_path, name):
+    (served / name).write_bytes(b"no archive")
+    with pytest.raises(CosetError, match="cannot be unpacked"):
+        fetch(remote_of(served / name), tmp_path / "to")
+    assert not (tmp_path / "to").exists()
+
+
+def test_verify(tmp_path):
+    (tmp_path / "a").write_bytes(b"abc")
+    verify(tmp_path / "a", "md5:900150983cd24fb0d6963f7d28e17f72")
+    with pytest.raises(CosetError, match=r"900150983cd24fb0d6963f7d28e17f72 \(3 bytes\)"):
+        verify(tmp_path / "a", "md5:900150983cd24fb0d6963f7d28e17f73")
