@@ -35,7 +35,7 @@ class Exchangeability:
 def exchangeability(
     stack: Mapping[str, Tensor], tensor: str, *, position: int | None = None
 ) -> Exchangeability:
-    """Count in which unit members have their largest weight: equally often in each, if exchangeable.
+    """Count in which unit members have their largest weight: exchangeable ones share alike.
 
     Takes argmax_i max_j w_ij of each member and tests Σ_i (count_i − m/h)² / (m/h) against a
     chi-square law of h − 1 degrees of freedom.

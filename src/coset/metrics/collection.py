@@ -1,0 +1,211 @@
+"""What ``evaluate`` keeps of a test set while it predicts it batch by batch."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from coset.errors import CosetError
+from coset.metrics.bootstrap import bootstrap_of_sums, bootstrap_standard_error
+from coset.metrics.catalogue import Metric
+from coset.metrics.checks import check_classification
+from coset.metrics.dense import flatten_pixels
+from coset.metrics.regression import check_gaussian, check_points
+
+BATCH = 512
+"""Inputs predicted at a time, unless the data come as a loader."""
+
+Data: TypeAlias = Tensor | tuple[Tensor, Tensor] | Dataset[object] | Iterable[object]
+"""Inputs alone, inputs and targets, or anything that yields these."""
+
+Readings: TypeAlias = dict[str, Tensor]
+
+
+class PredictionsLike(Protocol):
+    """What a prediction must offer."""
+
+    @property
+    def mean(self) -> Tensor:
+        """Probabilities, or means of regression: (n, c) or (n, c, …) with pixels."""
+        ...
+
+    @property
+    def members(self) -> Tensor:
+        """The same of each draw, members first."""
+        ...
+
+    @property
+    def variance(self) -> Tensor | None:
+        """The predictive variance of regression, shaped like the mean."""
+        ...
+
+
+@dataclass
+class Collected:
+    """Predictions reduced to what the metrics need.
+
+    Of a metric that is a mean we keep its value for each input; of the others the readings, or in
+    dense tasks, where an image is an input, the summed statistics of each image.
+    """
+
+    metrics: tuple[Metric, ...]
+    dense: bool
+    values: dict[str, list[Tensor]] = field(default_factory=dict)
+    statistics: dict[str, list[Tensor]] = field(default_factory=dict)
+    columns: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    def add(self, readings: Readings) -> None:
+        """Reduce the readings of a batch, or of one image of a dense task."""
+        columns = set()
+        for metric in self.metrics:
+            read = [readings[name] for name in metric.reads if name in readings]
+            if len(read) < len(metric.reads):
+                columns |= set(metric.reads)
+            elif metric.per_input is not None:
+                value = metric.per_input(*read).double()
+                value = value.mean().reshape(1) if self.dense else value
+                self.values.setdefault(metric.name, []).append(value)
+            elif self.dense and metric.sums is not None:
+                self.statistics.setdefault(metric.name, []).append(metric.sums.update(*read))
+            else:
+                columns |= set(metric.reads)
+        for name in sorted(columns & set(readings)):
+            self.columns.setdefault(name, []).append(readings[name])
+
+    def results(self, resamples: int | None, generator: torch.Generator) -> dict[str, float]:
+        """Every metric, followed by its standard error if resamples are asked for."""
+        columns = {name: torch.cat(parts) for name, parts in self.columns.items()}
+        record: dict[str, float] = {}
+        for metric in self.metrics:
+            value, error = self._finish(metric, columns)
+            record[metric.name] = value
+            if resamples is not None:
+                record[f"{metric.name}_standard_error"] = error(resamples, generator)
+        return record
+
+    def _finish(
+        self, metric: Metric, columns: dict[str, Tensor]
+    ) -> tuple[float, Callable[[int, torch.Generator], float]]:
+        """The metric, and how to get its standard error."""
+        if metric.name in self.values:
+            values = torch.cat(self.values[metric.name])
+            return float(values.mean()), lambda resamples, generator: bootstrap_of_sums(
+                values, lambda total: total / len(values), resamples=resamples, generator=generator
+            )
+        if metric.name in self.statistics and metric.sums is not None:
+            compute, images = metric.sums.compute, torch.stack(self.statistics[metric.name])
+            return float(compute(images.sum(0))), lambda resamples, generator: bootstrap_of_sums(
+                images, compute, resamples=resamples, generator=generator
+            )
+        read = [columns[name] for name in metric.reads]
+        # Inliers and outliers are sets of their own; everything else is resampled together.
+        apart = "outlier_scores" in metric.reads
+        groups = [(column,) for column in read] if apart else [tuple(read)]
+        return float(metric.function(*read)), lambda resamples, generator: bootstrap_standard_error(
+            metric.function, *groups, resamples=resamples, generator=generator
+        )
+
+
+def readings(predictions: PredictionsLike, targets: Tensor) -> Readings:
+    """What the metrics can read of one batch: whole-number targets mean classification."""
+    if targets.is_floating_point():
+        return _regression_readings(predictions.mean, predictions.variance, targets)
+    return _classification_readings(predictions.mean, predictions.members, targets)
+
+
+def _classification_readings(mean: Tensor, members: Tensor, targets: Tensor) -> Readings:
+    if mean.shape[1] == 1:
+        # The probability of one of two classes: write down the other one too.
+        mean = torch.cat([1 - mean, mean], dim=1)
+        members = torch.cat([1 - members, members], dim=2)
+        targets = targets.squeeze(1) if targets.ndim == mean.ndim else targets
+    dense = mean.ndim > 2
+    if dense:
+        mean, targets = flatten_pixels(mean, targets)
+        members = members.movedim(2, -1).flatten(1, -2)
+    check_classification(mean, targets)
+    found = {"probabilities": mean, "labels": targets, "members": members}
+    if len(members) > 1:
+        found["several_members"] = members
+    if dense:
+        found["pixel_probabilities"] = mean
+    return found
+
+
+def _regression_readings(mean: Tensor, variance: Tensor | None, targets: Tensor) -> Readings:
+    if targets.shape == mean.shape[:1] and mean.shape[1:] == (1,):
+        targets = targets.unsqueeze(1)
+    if variance is None:
+        check_points(mean, targets)
+        return {"mean": mean, "targets": targets}
+    check_gaussian(mean, variance, targets)
+    return {"mean": mean, "variance": variance, "targets": targets}
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One input of a batch of predictions."""
+
+    mean: Tensor
+    members: Tensor
+    variance: Tensor | None
+
+
+def one_by_one(
+    predictions: PredictionsLike, targets: Tensor
+) -> Iterator[tuple[PredictionsLike, Tensor]]:
+    """The predictions of each input by itself."""
+    variance = predictions.variance
+    for i in range(len(targets)):
+        row = slice(i, i + 1)
+        part = None if variance is None else variance[row]
+        yield Slice(predictions.mean[row], predictions.members[:, row], part), targets[row]
+
+
+def batches(data: Data) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Inputs and targets, a batch at a time; targets are None where the data have inputs only.
+
+    >>> [len(inputs) for inputs, _ in batches(torch.zeros(700, 2))]
+    [512, 188]
+    """
+    if isinstance(data, Tensor):
+        yield from ((part, None) for part in data.split(BATCH) if len(part))
+    elif isinstance(data, tuple):
+        yield from _pair_batches(data)
+    else:
+        loader: Iterable[object] = (
+            DataLoader(data, batch_size=BATCH) if isinstance(data, Dataset) else data
+        )
+        for batch in loader:
+            yield _split(batch)
+
+
+def _pair_batches(data: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, Tensor]]:
+    if len(data) != 2 or not all(isinstance(part, Tensor) for part in data):
+        raise CosetError(
+            f"got a tuple of {len(data)}", "needed a pair (inputs, targets) of tensors", "check it"
+        )
+    inputs, targets = data
+    if len(inputs) != len(targets):
+        raise CosetError(
+            f"got {len(inputs)} inputs and {len(targets)} targets",
+            "needed one target for each input",
+            "check that both come from one set",
+        )
+    for start in range(0, len(inputs), BATCH):
+        yield inputs[start : start + BATCH], targets[start : start + BATCH]
+
+
+def _split(batch: object) -> tuple[Tensor, Tensor | None]:
+    if isinstance(batch, Tensor):
+        return batch, None
+    if isinstance(batch, list | tuple) and len(batch) in (1, 2):
+        return batch[0], batch[1] if len(batch) == 2 else None
+    raise CosetError(
+        f"a batch is a {type(batch).__name__}",
+        "needed inputs, or a pair of inputs and targets",
+        "change the collate function of the loader",
+    )

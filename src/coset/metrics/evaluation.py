@@ -1,0 +1,150 @@
+"""Evaluate a predictor: predictions once, then every metric that fits."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coset.errors import CosetError
+from coset.metrics.catalogue import CATALOGUE, Metric, metric_named
+from coset.metrics.collection import (
+    Collected,
+    Data,
+    PredictionsLike,
+    batches,
+    one_by_one,
+    readings,
+)
+
+Predict: TypeAlias = Callable[[Tensor], PredictionsLike]
+Score: TypeAlias = Callable[[PredictionsLike], Tensor]
+
+
+def evaluate(
+    predictor: Predict,
+    test: Data,
+    *,
+    outliers: Data | None = None,
+    metrics: Sequence[str | Metric] | None = None,
+    score: Score | None = None,
+    standard_error: int | None = None,
+    generator: torch.Generator | None = None,
+) -> dict[str, float]:
+    """Predict a test set once and compute every metric of the catalogue that fits.
+
+    Whole-number targets mean classification, by pixel if the predictions have pixel axes; others
+    mean regression.  One batch of members is in memory at a time; of the rest we keep what the
+    metrics read: a value for each input, and the mean predictions.
+
+    Args:
+        predictor: Called with a batch of inputs.
+        test: A pair (inputs, targets), a Dataset or a DataLoader.
+        outliers: Out-of-distribution inputs, alone or like ``test`` with targets that are ignored.
+        metrics: Names, or rows of your own; None takes all that fit.
+        score: Out-of-distribution score of each input, larger for outliers; by default minus the
+            largest mean probability, or the mean variance of regression.
+        standard_error: Bootstrap resamples; adds a key ``<name>_standard_error`` for each metric.
+        generator: For the bootstrap; the seed is 0 without one.
+
+    Returns:
+        The metrics by the names of their functions.
+
+    >>> from types import SimpleNamespace
+    >>> def predictor(inputs):
+    ...     mean = torch.stack([inputs, 1 - inputs], 1)
+    ...     return SimpleNamespace(mean=mean, members=mean.unsqueeze(0), variance=None)
+    >>> test = (torch.tensor([0.9, 0.2, 0.6, 0.7]), torch.tensor([0, 1, 1, 0]))
+    >>> evaluate(predictor, test, metrics=["accuracy"])
+    {'accuracy': 0.75}
+    """
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
+    with torch.no_grad():
+        collected = collect(predictor, test, outliers, metrics, score)
+    return collected.results(standard_error, generator)
+
+
+def collect(
+    predictor: Predict,
+    test: Data,
+    outliers: Data | None,
+    metrics: Sequence[str | Metric] | None,
+    score: Score | None,
+) -> Collected:
+    """Predict the test set, then the outliers, and keep what the metrics read."""
+    collected = None
+    for inputs, targets in batches(test):
+        if targets is None:
+            raise CosetError(
+                "test has inputs only", "needed inputs and targets", "give the pair of both"
+            )
+        predictions = predictor(inputs)
+        dense = predictions.mean.ndim > 2
+        parts = one_by_one(predictions, targets) if dense else [(predictions, targets)]
+        for part, target in parts:
+            found = readings(part, target)
+            score = score or (probability_score if "labels" in found else variance_score)
+            if outliers is not None:
+                found["inlier_scores"] = score(part)
+            if collected is None:
+                offered = set(found) | (set() if outliers is None else {"outlier_scores"})
+                collected = Collected(_choose(metrics, offered, dense), dense)
+            collected.add(found)
+    if collected is None or score is None:
+        raise CosetError("test is empty", "needed at least one input", "check the data or loader")
+    if outliers is not None and any("outlier_scores" in row.reads for row in collected.metrics):
+        for inputs, _ in batches(outliers):
+            collected.add({"outlier_scores": score(predictor(inputs))})
+        if "outlier_scores" not in collected.columns:
+            raise CosetError(
+                "outliers is empty", "needed at least one input", "leave it out if there are none"
+            )
+    return collected
+
+
+def probability_score(predictions: PredictionsLike) -> Float[Tensor, " n"]:
+    """Minus the largest mean probability of each input, averaged over its pixels."""
+    mean = predictions.mean
+    top = torch.maximum(mean, 1 - mean)[:, 0] if mean.shape[1] == 1 else mean.amax(1)
+    return -top.reshape(len(top), -1).mean(1)
+
+
+def variance_score(predictions: PredictionsLike) -> Float[Tensor, " n"]:
+    """The predictive variance of each input, averaged over its outputs."""
+    if predictions.variance is None:
+        raise CosetError(
+            "the predictions have no variance",
+            "needed one to tell outliers by",
+            "pass a score of your own, or leave the outliers out",
+        )
+    return predictions.variance.flatten(1).mean(1)
+
+
+def _choose(
+    metrics: Sequence[str | Metric] | None, offered: set[str], dense: bool
+) -> tuple[Metric, ...]:
+    """The metrics asked for, or all that fit; dense tasks cannot keep every pixel."""
+
+    def streams(row: Metric) -> bool:
+        return row.per_input is not None or row.sums is not None or "inlier_scores" in row.reads
+
+    if metrics is None:
+        fitting = [row for row in CATALOGUE if set(row.reads) <= offered]
+        return tuple(row for row in fitting if streams(row) or not dense)
+    rows = [metric_named(row) if isinstance(row, str) else row for row in metrics]
+    for row in rows:
+        missing = [name for name in row.reads if name not in offered]
+        if missing:
+            raise CosetError(
+                f"{row.name} reads {', '.join(missing)}, which these data do not give",
+                f"have {', '.join(sorted(offered))}",
+                "give outliers, or leave the metric out",
+            )
+        if dense and not streams(row):
+            raise CosetError(
+                f"{row.name} needs all pixels at once",
+                "needed a metric that adds up over images",
+                "call the function itself on pixels that you choose",
+            )
+    return tuple(rows)
