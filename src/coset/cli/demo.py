@@ -32,15 +32,14 @@ def demo(
     from rich.table import Table
 
     from coset.cli.progress import shown_progress
-    from coset.demo import COLUMNS, Settings, run_demo, write_report
+    from coset.demo import Settings, run_demo, write_report
 
     console = Console()
     with shown_progress(console) as progress:
         result = run_demo(Settings(seed=seed, members=members, epochs=epochs), progress=progress)
     table = Table(title=result.title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("")
-    for column in COLUMNS:
-        table.add_column(column, justify="right")
+    for index, column in enumerate(result.columns):
+        table.add_column(column, justify="right" if 0 < index < 3 else "left")
     for row in result.rows():
         table.add_row(*row)
     console.print(table)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INLIER, OUTLIER = "#2b6cb0", "#dd6b20"
-BARS, INK, FAINT = "#2b6cb0", "#2d3748", "#cbd5e0"
+INK, FAINT = "#2d3748", "#cbd5e0"
 
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it can be read, searched and scaled
@@ -34,15 +35,26 @@ _STYLE: dict[Any, Any] = {
 
 
 @contextmanager
-def _drawing(panels: int, *, share: bool) -> Iterator[tuple["Figure", list["Axes"]]]:
-    """Panels side by side in our style, without touching matplotlib's global state."""
+def _drawing(
+    panels: int, *, heights: tuple[float, ...] = (1,)
+) -> Iterator[tuple["Figure", list[list["Axes"]]]]:
+    """Panels side by side in our style, without touching matplotlib's global state.
+
+    Args:
+        panels: How many.
+        heights: Relative heights of the rows of each panel.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(3.9 * panels, 3.4), layout="constrained")
-        axes = figure.subplots(1, panels, squeeze=False, sharey=share)
-        yield figure, list(axes[0])
+        figure = Figure(
+            figsize=(4.2 * panels, 3.6 + 0.5 * (len(heights) - 1)), layout="constrained"
+        )
+        axes = figure.subplots(
+            len(heights), panels, squeeze=False, sharey="row", height_ratios=heights
+        )
+        yield figure, [list(row) for row in axes]
 
 
 def _svg(figure: "Figure", name: str) -> str:
@@ -57,53 +69,58 @@ def _svg(figure: "Figure", name: str) -> str:
 
 
 def reliability_diagram(series: Mapping[str, ReliabilityBins], *, name: str = "reliability") -> str:
-    """Accuracy against confidence, a panel for each entry; the gap to the diagonal is the error.
+    """Accuracy against confidence, a panel for each entry; the gap to the mark is the error.
 
     Args:
         series: Bins of each predictor by its title.
         name: Different for each figure of a page.
     """
-    with _drawing(len(series), share=True) as (figure, axes):
-        for panel, (title, bins) in zip(axes, series.items(), strict=True):
-            _reliability_panel(panel, title, bins)
-        axes[0].set_ylabel("accuracy")
+    with _drawing(len(series), heights=(5, 1)) as (figure, (upper, lower)):
+        for main, below, (title, bins) in zip(upper, lower, series.items(), strict=True):
+            _reliability_panel(main, bins)
+            _share_panel(below, bins)
+            main.set_title(title)
+        upper[0].set_ylabel("accuracy")
+        lower[0].set_ylabel("share")
+        figure.legend(*upper[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
         return _svg(figure, name)
 
 
-def _reliability_panel(panel: "Axes", title: str, bins: ReliabilityBins) -> None:
-    counts = bins.count.tolist()
-    width = 1 / len(counts)
-    share = [count / max(1, sum(counts)) for count in counts]
-    for index, (count, confidence, accuracy) in enumerate(
-        zip(counts, bins.confidence.tolist(), bins.accuracy.tolist(), strict=True)
-    ):
-        if not count:
-            continue
-        left = index * width
-        panel.bar(left, accuracy, width, align="edge", color=BARS, alpha=0.85, edgecolor="white")
-        low, high = sorted((accuracy, confidence))
-        panel.bar(
-            left,
-            high - low,
-            width,
-            bottom=low,
-            align="edge",
-            color=OUTLIER,
-            alpha=0.35,
-            hatch="//",
-            edgecolor="white",
-        )
-    panel.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle="--")
-    panel.step(
-        [index * width for index in range(len(counts) + 1)],
-        [*share, share[-1]],
-        where="post",
-        color=INK,
-        linewidth=0.8,
-        alpha=0.5,
-        label="share of pictures",
+def _reliability_panel(panel: "Axes", bins: ReliabilityBins) -> None:
+    filled = bins.count > 0
+    left, right = bins.edges[:-1][filled], bins.edges[1:][filled]
+    accuracy, confidence = bins.accuracy[filled], bins.confidence[filled]
+    middle = ((left + right) / 2).tolist()
+    panel.bar(
+        left.tolist(),
+        accuracy.tolist(),
+        (right - left).tolist(),
+        align="edge",
+        color=INLIER,
+        alpha=0.55,
+        edgecolor="white",
+        label="accuracy",
     )
-    panel.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", title=title)
+    panel.vlines(middle, accuracy.tolist(), confidence.tolist(), color=OUTLIER, linewidth=2)
+    panel.plot(
+        middle,
+        confidence.tolist(),
+        "_",
+        color=OUTLIER,
+        markersize=12,
+        markeredgewidth=2.5,
+        label="mean confidence",
+    )
+    panel.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle="--")
+    panel.set(xlim=(0, 1), ylim=(0, 1.02), xticks=[0, 0.5, 1], xticklabels=[])
+
+
+def _share_panel(panel: "Axes", bins: ReliabilityBins) -> None:
+    width = (bins.edges[1:] - bins.edges[:-1]).tolist()
+    share = (100 * bins.count / bins.count.sum()).tolist()
+    panel.bar(bins.edges[:-1].tolist(), share, width, align="edge", color=FAINT, edgecolor="white")
+    panel.set(xlim=(0, 1), ylim=(0, 100), xticks=[0, 0.5, 1], yticks=[0, 100])
+    panel.set(xticklabels=["0", "½", "1"], yticklabels=["0", "100 %"], xlabel="confidence")
 
 
 def score_histogram(
@@ -113,33 +130,33 @@ def score_histogram(
     name: str = "scores",
     bins: int = 24,
 ) -> str:
-    """Scores of known against unknown inputs, a panel for each entry.
+    """Scores of known against unseen inputs on a logarithmic axis, a panel for each entry.
 
     Args:
-        series: Scores of inliers and of outliers by the panel's title.
+        series: Scores of inliers and of outliers by the panel's title, zero or larger.
         label: What the score is.
         name: Different for each figure of a page.
-        bins: Bars from zero to the largest score.
+        bins: Bars over three decades below the largest score; smaller ones are in the first.
     """
-    with _drawing(len(series), share=True) as (figure, axes):
-        for panel, (title, (inliers, outliers)) in zip(axes, series.items(), strict=True):
-            top = max(float(inliers.max()), float(outliers.max()), 1e-6)
-            for scores, colour, side in (
-                (inliers, INLIER, "known classes"),
-                (outliers, OUTLIER, "never seen"),
+    top = max(float(scores.max()) for pair in series.values() for scores in pair)
+    edges = torch.logspace(-3, 0, bins + 1).mul(max(top, 1e-6)).tolist()
+    with _drawing(len(series)) as (figure, (axes,)):
+        for panel, (title, pair) in zip(axes, series.items(), strict=True):
+            for scores, colour, side in zip(
+                pair, (INLIER, OUTLIER), ("known classes", "never seen"), strict=True
             ):
+                shown = scores.clamp(edges[0], edges[-1]).tolist()
                 panel.hist(
-                    scores.tolist(),
-                    bins=bins,
-                    range=(0, top),
-                    weights=[100 / len(scores)] * len(scores),
+                    shown,
+                    bins=edges,
+                    weights=[100 / len(shown)] * len(shown),
                     color=colour,
                     alpha=0.6,
                     label=side,
                 )
-            panel.set(xlabel=label, title=title)
+            panel.set(xscale="log", xlabel=label, title=title)
         axes[0].set_ylabel("share of pictures (%)")
-        axes[-1].legend()
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
         return _svg(figure, name)
 
 

@@ -22,10 +22,18 @@ class Headline:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under column names; the first column names the row."""
+    """Rows under column names.
+
+    Attributes:
+        columns: The names.
+        rows: A text for each column; the first names the row.
+        words: Numbers of the columns that hold words, not numbers.
+        caption: A line below.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    words: Sequence[int] = (0,)
     caption: str = ""
 
 

@@ -1,0 +1,189 @@
+"""The front door: fit a posterior to data, predict with it, keep it in a file."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from coset import __version__
+from coset.bayes.batches import Data, as_batches
+from coset.bayes.likelihood import Categorical, Likelihood
+from coset.bayes.prior import GaussianPrior
+from coset.bayes.problem import Problem
+from coset.errors import CosetError
+from coset.inference import MaximumAPosteriori, Method
+from coset.posterior.families import Posterior
+from coset.posterior.predict import MonteCarlo, PredictionRule, Predictions
+from coset.posterior.records import describe, restore
+from coset.store import load_record, save_record
+from coset.vocabulary import Progress, Weights
+from coset.weights.network import Inputs, Network, assign, functionalise
+from coset.weights.stacking import check_fit
+
+KIND, FORMAT = "predictor", 1
+"""What our files hold, and the number of their format: raised when old readers would fail."""
+
+_PARTS = ("posterior", "likelihood", "prior", "rule")
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A network, a posterior over its weights, and the rule that turns both into predictions.
+
+    Attributes:
+        network: The module as a pure function.
+        posterior: The distribution over weights that the method found.
+        likelihood: How outputs and targets meet, with its learnt noise where there is one.
+        prior: The prior, with its tuned precisions where a method tunes them.
+        rule: How to predict unless a call says otherwise.
+    """
+
+    network: Network
+    posterior: Posterior
+    likelihood: Likelihood
+    prior: GaussianPrior = GaussianPrior()
+    rule: PredictionRule = MonteCarlo()
+
+    def __call__(
+        self,
+        inputs: Inputs,
+        *,
+        rule: PredictionRule | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Predictions:
+        """Predictions for the inputs.
+
+        Args:
+            inputs: A tensor with the data along its first axis, or a tuple of such tensors.
+            rule: Another rule than the predictor's own.
+            generator: Where draws come from.  ``None``: a fresh one of seed 0, so that equal calls
+                give equal predictions.
+        """
+        return (rule or self.rule)(
+            self.posterior, self.network, self.likelihood, inputs, generator=_seeded(generator)
+        )
+
+    @property
+    def log_evidence(self) -> float | None:
+        """The log marginal likelihood, for methods that have one."""
+        return self.posterior.report.log_evidence
+
+    def save(self, path: str | Path) -> None:
+        """Writes one safetensors file with JSON facts; :func:`load` reads it.
+
+        The file carries its own sha256 and is renamed into place when complete.  The module's
+        code is not in it: :func:`load` is given the module again.
+        """
+        facts: dict[str, Any] = {
+            "kind": KIND,
+            "format": FORMAT,
+            "coset": __version__,
+            "network": {name: list(w.shape) for name, w in self.network.weights.items()},
+        }
+        tensors = self._base()
+        for part in _PARTS:
+            facts[part], found = describe(getattr(self, part), part)
+            tensors |= found
+        save_record(path, tensors, facts)
+
+    def _base(self) -> Weights:
+        """The module's own weights where draws do not cover them, named as in the file."""
+        covered = set(self.posterior.layout.names)
+        own = self.network.weights
+        return {f"network.{name}": own[name] for name in own if name not in covered}
+
+
+def fit(
+    module: nn.Module,
+    train: Data,
+    *,
+    method: Method | None = None,
+    likelihood: Likelihood = Categorical(),
+    prior: GaussianPrior | None = None,
+    generator: torch.Generator | None = None,
+    progress: Progress | None = None,
+) -> Predictor:
+    """Fits a posterior over the weights of a module; the module itself is never changed.
+
+    Args:
+        module: Any torch module whose outputs have shape ``(n, c)`` or ``(n, c, *pixels)``.
+        train: A pair ``(inputs, targets)``, a ``Dataset`` or a ``DataLoader``.
+        method: How to find the posterior.  ``None``: :class:`coset.MaximumAPosteriori`, until the
+            Laplace approximation, the intended default, is there.
+        likelihood: Classes unless told otherwise.
+        prior: On the parameters; ``None`` stands for precision one.
+        generator: Where every random number comes from.  ``None``: a fresh one of seed 0, so that
+            equal calls give equal results.
+        progress: Called with the fraction done and a short line.
+
+    Raises:
+        CosetError: If data and network do not fit together.
+
+    >>> inputs, targets = torch.tensor([[-1.0], [1.0]]), torch.tensor([0, 1])
+    >>> predictor = fit(nn.Linear(1, 2), (inputs, targets))
+    >>> predictor(inputs).mean.argmax(1)
+    tensor([0, 1])
+    """
+    batches = as_batches(train)
+    problem = Problem(functionalise(module), likelihood, prior or GaussianPrior(), batches)
+    problem.check()
+    chosen = method or MaximumAPosteriori()
+    # a method of the user's own may do without progress
+    extra: dict[str, Any] = {} if progress is None else {"progress": progress}
+    posterior = chosen.fit(problem, generator=_seeded(generator), **extra)
+    report = posterior.report
+    return Predictor(
+        problem.network, posterior, report.likelihood or likelihood, report.prior or problem.prior
+    )
+
+
+def load(path: str | Path, module: nn.Module) -> Predictor:
+    """Reads a predictor that :meth:`Predictor.save` wrote.
+
+    Args:
+        path: The file.
+        module: The architecture it was fitted with; its weights do not matter and stay unchanged.
+
+    Raises:
+        CosetError: If the file was changed, is not ours, or belongs to another architecture.
+    """
+    tensors, facts = load_record(path)
+    if facts.get("kind") != KIND or facts.get("format") != FORMAT:
+        raise CosetError(
+            f"got {path}, a {facts.get('kind')!r} of format {facts.get('format')!r}",
+            f"needed a {KIND!r} of format {FORMAT}",
+            f"coset {facts.get('coset')} wrote it; this is {__version__}",
+        )
+    network = functionalise(module)
+    device = next(iter(network.weights.values())).device
+    tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
+    try:
+        _check_shapes(facts["network"], network, path)
+        parts = {key: restore(facts[key], tensors) for key in _PARTS}
+        layout = parts["posterior"].layout
+        _check_shapes(dict(zip(layout.names, layout.shapes, strict=True)), network, path)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CosetError(
+            f"got {path}, whose facts do not describe a predictor ({error!r})",
+            "needed a file that Predictor.save wrote",
+        ) from error
+    base = {
+        name: tensors[f"network.{name}"] for name in network.weights if f"network.{name}" in tensors
+    }
+    if base:
+        network = functionalise(assign(copy.deepcopy(module), base, partial=True))
+    return Predictor(network, **parts)
+
+
+def _check_shapes(shapes: Mapping[str, Sequence[int]], network: Network, path: str | Path) -> None:
+    """The file's tensors are among the module's, in the same shapes."""
+    saved = {name: torch.empty(tuple(shape), device="meta") for name, shape in shapes.items()}
+    check_fit(saved, network.weights, what=f"weights in {path}", partial=True)
+
+
+def _seeded(generator: torch.Generator | None) -> torch.Generator:
+    return torch.Generator().manual_seed(0) if generator is None else generator
