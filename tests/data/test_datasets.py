@@ -16,6 +16,7 @@ def test_digits_are_those_of_scikit_learn():
     np.testing.assert_array_equal(labels.numpy(), reference.target)
     assert len(found.test_targets) == 450
     assert "package" in found.origin
+    assert str(found).startswith("digits: 1347 training and 450 test inputs of 1×8×8, 10 classes")
 
 
 @pytest.mark.parametrize(

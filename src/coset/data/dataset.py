@@ -11,7 +11,7 @@ from coset.errors import CosetError
 from coset.vocabulary import Batch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
 class Statistics:
     """Mean and standard deviation of training values; targets only in regression.
 
@@ -24,7 +24,7 @@ class Statistics:
     target_std: Float[Tensor, "..."] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """A training and a test part, with what is known about them.
 
@@ -62,6 +62,12 @@ class Dataset:
                 "needed one shape for both parts",
                 "resize one of them",
             )
+
+    def __str__(self) -> str:
+        shape = "×".join(map(str, self.test_inputs.shape[1:]))
+        kind = f"{len(self.classes)} classes" if self.classes else "regression"
+        sizes = f"{len(self.train_inputs)} training and {len(self.test_inputs)} test"
+        return f"{self.name}: {sizes} inputs of {shape}, {kind}, from {self.origin}"
 
     @property
     def train(self) -> Batch:

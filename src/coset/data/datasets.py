@@ -13,7 +13,7 @@ from coset.data import classes
 from coset.data.dataset import Dataset
 from coset.data.formats import Labels, Reals, needed, read_npz, read_table
 from coset.data.lookup import locate
-from coset.data.pictures import read_pictures
+from coset.data.pictures import RECIPES, read_pictures
 from coset.data.sources import ways_to_get
 from coset.errors import CosetError
 from coset.vocabulary import Progress
@@ -32,7 +32,7 @@ UCI: dict[str, tuple[str, int, int, int]] = {
 """UCI regression sets: key in the compact file, rows, inputs, number of standard splits."""
 
 
-def digits(*, progress: Progress | None = None) -> Dataset:
+def digits() -> Dataset:
     """The 1797 digits of 8×8 pixels that come with scikit-learn (Alpaydin and Kaynak 1998).
 
     There is no official split: the last 450 are the test part here. The file is ordered by the
@@ -42,7 +42,7 @@ def digits(*, progress: Progress | None = None) -> Dataset:
     >>> tuple(found.train_inputs.shape), tuple(found.test_inputs.shape)
     ((1347, 1, 8, 8), (450, 1, 8, 8))
     """
-    found = locate("digits", progress=progress)
+    found = locate("digits")
     table = read_table(needed(found.path, "digits.csv"), 65, delimiter=",")
     images = torch.tensor(table[:, :64] / 16, dtype=torch.float32).reshape(-1, 1, 8, 8)
     labels = torch.tensor(table[:, 64].astype(np.int64))
@@ -231,18 +231,22 @@ LOADERS: dict[str, Callable[..., Dataset]] = {
 }
 
 
-def load(name: str) -> Dataset:
+def load(name: str, *, progress: Progress | None = None) -> Dataset:
     """Load a set by its name, a key of ``LOADERS``.
 
     >>> load("digits").name
     'digits'
+
+    Args:
+        name: Such as ``mnist`` or ``uci/boston``.
+        progress: Told how far a download has come.
 
     Raises:
         CosetError: There is no set of that name; close ones are named.
     """
     if name not in LOADERS:
         raise _unknown(name, list(LOADERS), "data set")
-    return LOADERS[name]()
+    return LOADERS[name](progress=progress) if name in RECIPES else LOADERS[name]()
 
 
 def _unknown(name: str, known: list[str], what: str) -> CosetError:

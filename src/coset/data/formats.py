@@ -46,6 +46,11 @@ def resolve(folder: Path, file: str) -> Path | None:
     return next((p for p in (folder / file, folder / f"{file}.gz") if p.exists()), None)
 
 
+def missing_files(folder: Path, files: Iterable[str]) -> list[str]:
+    """Those of the files that are in a folder neither plain nor compressed."""
+    return [file for file in files if resolve(folder, file) is None]
+
+
 def needed(folder: Path, file: str) -> Path:
     """A file of a folder, plain or compressed; its absence is an error."""
     path = resolve(folder, file)

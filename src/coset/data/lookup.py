@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coset.data.download import fetch, verify
-from coset.data.formats import resolve
+from coset.data.formats import missing_files
 from coset.data.sources import SOURCES, wanted, ways_to_get
 from coset.errors import CosetError
 from coset.vocabulary import Progress
@@ -83,10 +83,7 @@ def _in_data_folder(name: str) -> Found | None:
             "needed the folder that holds the data sets",
             "correct the variable or unset it",
         )
-    found = _search(root, name)
-    if found is None:
-        _refuse_half(root / name, name)
-    return found
+    return _search(root, name, half_is_refused=True)
 
 
 def _in_package(name: str) -> Found | None:
@@ -97,7 +94,7 @@ def _in_package(name: str) -> Found | None:
     return Found(folder, f"official files of an installed package, {folder}")
 
 
-def _search(root: Path, name: str) -> Found | None:
+def _search(root: Path, name: str, *, half_is_refused: bool = False) -> Found | None:
     """The official files first: they are the whole set, a compact copy may be a part of it."""
     source = SOURCES[name]
     for folder in (root / name / source.inner, root / name):
@@ -105,6 +102,8 @@ def _search(root: Path, name: str) -> Found | None:
             return Found(folder, f"official files in {folder}")
     if (root / name).is_dir():
         _refuse_pickles(root / name, name)
+        if half_is_refused:
+            _refuse_half(root / name, name)
     if source.compact and (root / source.compact[0]).is_file():
         path = root / source.compact[0]
         verify(path, f"sha256:{source.compact[1]}")
@@ -113,8 +112,7 @@ def _search(root: Path, name: str) -> Found | None:
 
 
 def _complete(folder: Path, name: str) -> bool:
-    files = SOURCES[name].files
-    return folder.is_dir() and all(resolve(folder, file) is not None for file in files)
+    return folder.is_dir() and not missing_files(folder, SOURCES[name].files)
 
 
 def _refuse_pickles(folder: Path, name: str) -> None:
@@ -129,11 +127,13 @@ def _refuse_pickles(folder: Path, name: str) -> None:
 
 def _refuse_half(folder: Path, name: str) -> None:
     """Going on to another source would silently replace the copy the user has put there."""
-    present = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+    inner = folder / SOURCES[name].inner
+    place = inner if inner.is_dir() else folder
+    present = sorted(path.name for path in place.iterdir() if not path.name.startswith("."))
     if present:
-        missing = [file for file in SOURCES[name].files if resolve(folder, file) is None]
         raise CosetError(
-            f"got {folder} with {', '.join(present[:6])}, without {', '.join(missing)}",
+            f"got {place} with {', '.join(present[:6])}, "
+            f"without {', '.join(missing_files(place, SOURCES[name].files))}",
             f"needed {wanted(name)}",
             "unpack the official archive there, or remove the folder",
         )

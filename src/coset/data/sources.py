@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coset.data.download import Remote
-from coset.data.formats import IDX_FILES
+from coset.data.formats import IDX_FILES, missing_files
 from coset.errors import CosetError
 
 
@@ -50,15 +50,17 @@ def _package_folder(module: str, *inside: str) -> Path | None:
     return Path(spec.origin).parent.joinpath(*inside)
 
 
-def _fashion_folder() -> Path | None:
-    folder = Path(os.environ.get("FASHION_MNIST_DIR") or "/usr/share/datasets/fashion-mnist")
-    if "FASHION_MNIST_DIR" in os.environ and not folder.is_dir():
+def _fashion_folder() -> Path:
+    chosen = os.environ.get("FASHION_MNIST_DIR")
+    if not chosen:
+        return Path("/usr/share/datasets/fashion-mnist")
+    if missing := missing_files(Path(chosen), IDX_FILES):
         raise CosetError(
-            f"got FASHION_MNIST_DIR={folder}, which is no folder",
+            f"got FASHION_MNIST_DIR={chosen}, a folder without {', '.join(missing)}",
             "needed the folder with the idx files of Fashion-MNIST",
             "correct the variable or unset it",
         )
-    return folder
+    return Path(chosen)
 
 
 def _idx_remotes(addresses: tuple[str, ...], *sums: str) -> tuple[Remote, ...]:
