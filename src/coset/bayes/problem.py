@@ -7,6 +7,7 @@ from torch import Tensor
 from coset.bayes.batches import Batches
 from coset.bayes.likelihood import Likelihood
 from coset.bayes.prior import GaussianPrior
+from coset.errors import CosetError
 from coset.vocabulary import Batch, Weights
 from coset.weights.network import Network
 
@@ -42,9 +43,20 @@ class Problem:
         """
         for number, (inputs, targets) in enumerate(self.train):
             if number == 0:
-                outputs = self.network.apply(self.network.weights, inputs[:2])
-                outputs = outputs[:1]
+                outputs = self._first_outputs(inputs)
             self.likelihood.check(outputs.expand(len(targets), *outputs.shape[1:]), targets)
+
+    def _first_outputs(self, inputs: Tensor) -> Tensor:
+        try:
+            return self.network.apply(self.network.weights, inputs[:2])[:1]
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise CosetError(
+                f"got inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}, which the "
+                f"network cannot read ({reason})",
+                "needed one example a row, in the shape and type that its first layer takes",
+                "check the data set",
+            ) from error
 
     def with_likelihood(self, likelihood: Likelihood) -> "Problem":
         """The same problem under another likelihood (learnt noise, say)."""

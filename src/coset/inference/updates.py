@@ -36,8 +36,9 @@ class Updates:
     def of(optimiser: Optimiser, problem: Problem, parameters: Weights) -> "Updates":
         """Ties ``optimiser`` to the stacked ``parameters``."""
         pulls, decays = {}, {}
-        for name, tensor in parameters.items():
-            precision = problem.prior.of(name, tensor[0]) / problem.train.size
+        for name in parameters:
+            one = problem.network.weights[name]
+            precision = problem.prior.of(name, one) / problem.train.size
             if precision.numel() == 1:
                 decays[name] = float(precision)
             else:
