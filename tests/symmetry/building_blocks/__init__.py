@@ -1,0 +1,1 @@
+"""Building blocks of random programs; `tests.symmetry.fuzz` puts them together."""
