@@ -1,18 +1,17 @@
-"""Numerical completeness probes: how many scalings a network truly has, and does a relabelling
-hold.
+"""Numerical probes: how many scalings a network truly has, and whether a relabelling holds.
 
-Neither knows anything of the engine. A monomial scaling multiplies every weight entry by exp(t * (U
-e)), where the columns of U are indicators of indices of axes (and of pairs of axes for tensors of
-three or more) and e are exponents that do not depend on the weights. The function is kept, to first
-order in t and so for all t, exactly if J(theta) diag(theta) U e = 0 for all weights theta and
-inputs. The dimension of the common null space over a dozen random weights is the true number of
-continuous monomial scalings.
+They know nothing of the engine. A monomial scaling multiplies every weight entry by exp(t * U e),
+where the columns of U are indicators of indices of axes (and of pairs of axes for tensors of three
+or more) and e are exponents that do not depend on the weights. The function is kept, to first order
+in t and so for all t, exactly if J(theta) diag(theta) U e = 0 for all weights theta and inputs. The
+dimension of the common null space over a dozen random weights is the true number of continuous
+monomial scalings.
 """
 
 import copy
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -156,7 +155,8 @@ def along_axes(sensitivity: Tensor) -> Tensor:
     The whole tensor, every index but the first of every axis, and for three or more axes all pairs
     of those: a basis of the span of indicators of single axes and pairs.
 
-    >>> along_axes(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]])) tensor([[10., 7., 6.]])
+    >>> along_axes(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]))
+    tensor([[10.,  7.,  6.]])
     """
     axes = range(1, sensitivity.ndim)
     chosen: list[tuple[int, ...]] = [(), *((a,) for a in axes)]
@@ -172,6 +172,29 @@ def along_axes(sensitivity: Tensor) -> Tensor:
     return torch.cat(blocks, 1)
 
 
+def change_error(
+    module: nn.Module, example: Example, change: Callable[[Weights], Weights], *, seed: int = 0
+) -> float:
+    """Largest relative change of the outputs, at random weights, when the weights are changed.
+
+    Args:
+        module: The network.
+        example: Its inputs.
+        change: Takes float64 weights and gives those that differ.
+        seed: Of weights and inputs.
+    """
+    module = coarse_copy(module)
+    generator = torch.Generator().manual_seed(seed)
+    weights = random_weights(module, 1.0, generator=generator)
+    inputs = random_like(example, generator=generator)
+    with Differentiable(), torch.no_grad():
+        before, after = (
+            functional_call(module, w, inputs) for w in (weights, weights | change(weights))
+        )
+    pairs = zip(before, after, strict=True) if isinstance(before, tuple) else [(before, after)]
+    return max(float(((a - b).abs() / (1 + a.abs())).max()) for a, b in pairs)
+
+
 def relabelling_error(
     module: nn.Module,
     example: Example,
@@ -179,25 +202,42 @@ def relabelling_error(
     *,
     seed: int = 0,
 ) -> float:
-    """Largest change of the outputs when axes of weights are re-indexed, at random weights.
+    """Largest change of the outputs when axes are re-indexed: new[i] = old[index[i]].
 
     Args:
         module: The network.
         example: Its inputs.
-        relabelling: For (tensor, axis) the index vector: new[i] = old[index[i]].
+        relabelling: The index vector of each (tensor, axis).
         seed: Of weights and inputs.
     """
-    module = coarse_copy(module)
-    generator = torch.Generator().manual_seed(seed)
-    weights = random_weights(module, 1.0, generator=generator)
-    inputs = random_like(example, generator=generator)
-    moved = dict(weights)
-    for (name, axis), index in relabelling.items():
-        moved[name] = moved[name].index_select(axis, torch.as_tensor(index))
-    with Differentiable(), torch.no_grad():
-        before, after = (functional_call(module, w, inputs) for w in (weights, moved))
-    pairs = zip(before, after, strict=True) if isinstance(before, tuple) else [(before, after)]
-    return max(float(((a - b).abs() / (1 + a.abs())).max()) for a, b in pairs)
+
+    def change(weights: Weights) -> Weights:
+        moved: Weights = {}
+        for (name, axis), index in relabelling.items():
+            tensor = moved.get(name, weights[name])
+            moved[name] = tensor.index_select(axis, torch.as_tensor(index))
+        return moved
+
+    return change_error(module, example, change, seed=seed)
+
+
+def scaling_error(
+    module: nn.Module,
+    example: Example,
+    scales: Mapping[tuple[str, int], Tensor],
+    *,
+    seed: int = 0,
+) -> float:
+    """Largest change of the outputs when each index of an axis is multiplied by its factor."""
+
+    def change(weights: Weights) -> Weights:
+        moved: Weights = {}
+        for (name, axis), scale in scales.items():
+            tensor = moved.get(name, weights[name])
+            moved[name] = tensor * scale.view(-1, *[1] * (tensor.ndim - axis - 1))
+        return moved
+
+    return change_error(module, example, change, seed=seed)
 
 
 def swap_error(
