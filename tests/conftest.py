@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-torch.set_num_threads(min(2, os.cpu_count() or 1))
+torch.set_num_threads(1)  # the networks are tiny: a second thread costs more than it gives
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from coset.bayes.prior import GaussianPrior as GaussianPrior
     from coset.bayes.problem import Problem as Problem
     from coset.errors import CosetError as CosetError
+    from coset.inference.ensemble import DeepEnsemble as DeepEnsemble
+    from coset.inference.map_estimate import MaximumAPosteriori as MaximumAPosteriori
+    from coset.inference.method import Method as Method
+    from coset.inference.optimisers import SGD as SGD
+    from coset.inference.optimisers import Adam as Adam
+    from coset.inference.schedules import Constant as Constant
+    from coset.inference.schedules import Cosine as Cosine
+    from coset.inference.schedules import OneCycle as OneCycle
+    from coset.inference.schedules import Steps as Steps
     from coset.posterior.families import FitReport as FitReport
     from coset.posterior.families import Mixture as Mixture
     from coset.posterior.families import PointMass as PointMass
@@ -45,6 +54,15 @@ NAMES: dict[str, str] = {
     "GaussianPrior": "coset.bayes.prior",
     "Problem": "coset.bayes.problem",
     "CosetError": "coset.errors",
+    "DeepEnsemble": "coset.inference.ensemble",
+    "MaximumAPosteriori": "coset.inference.map_estimate",
+    "Method": "coset.inference.method",
+    "SGD": "coset.inference.optimisers",
+    "Adam": "coset.inference.optimisers",
+    "Constant": "coset.inference.schedules",
+    "Cosine": "coset.inference.schedules",
+    "OneCycle": "coset.inference.schedules",
+    "Steps": "coset.inference.schedules",
     "FitReport": "coset.posterior.families",
     "Mixture": "coset.posterior.families",
     "PointMass": "coset.posterior.families",

@@ -124,7 +124,7 @@ def fit(
         CosetError: If data and network do not fit together.
 
     >>> inputs, targets = torch.tensor([[-1.0], [1.0]]), torch.tensor([0, 1])
-    >>> predictor = fit(nn.Linear(1, 2), (inputs, targets))
+    >>> predictor = fit(nn.Linear(1, 2), (inputs, targets), method=MaximumAPosteriori(epochs=50))
     >>> predictor(inputs).mean.argmax(1)
     tensor([0, 1])
     """
@@ -162,10 +162,11 @@ def load(path: str | Path, module: nn.Module) -> Predictor:
     device = next(iter(network.weights.values())).device
     tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
     try:
-        _check_shapes(facts["network"], network, path)
+        _check_shapes(facts["network"], network, path, partial=False)
         parts = {key: restore(facts[key], tensors) for key in _PARTS}
         layout = parts["posterior"].layout
-        _check_shapes(dict(zip(layout.names, layout.shapes, strict=True)), network, path)
+        draws = dict(zip(layout.names, layout.shapes, strict=True))
+        _check_shapes(draws, network, path, partial=True)
     except (KeyError, TypeError, AttributeError) as error:
         raise CosetError(
             f"got {path}, whose facts do not describe a predictor ({error!r})",
@@ -179,10 +180,12 @@ def load(path: str | Path, module: nn.Module) -> Predictor:
     return Predictor(network, **parts)
 
 
-def _check_shapes(shapes: Mapping[str, Sequence[int]], network: Network, path: str | Path) -> None:
-    """The file's tensors are among the module's, in the same shapes."""
+def _check_shapes(
+    shapes: Mapping[str, Sequence[int]], network: Network, path: str | Path, *, partial: bool
+) -> None:
+    """The tensors of the file are those of the module, in the same shapes."""
     saved = {name: torch.empty(tuple(shape), device="meta") for name, shape in shapes.items()}
-    check_fit(saved, network.weights, what=f"weights in {path}", partial=True)
+    check_fit(saved, network.weights, what=f"weights in {path}", partial=partial)
 
 
 def _seeded(generator: torch.Generator | None) -> torch.Generator:

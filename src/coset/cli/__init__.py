@@ -32,6 +32,7 @@ def build_app() -> "App":
         help="Bayesian deep learning modulo symmetries.",
         version=coset.__version__,
         result_action="return_value",
+        suppress_keyboard_interrupt=False,
     )
     for name, path in COMMANDS.items():
         module, function = path.split(":")

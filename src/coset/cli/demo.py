@@ -28,12 +28,14 @@ def demo(
     """
     path = _report_path(out)
 
+    import torch
     from rich.console import Console
     from rich.table import Table
 
     from coset.cli.progress import shown_progress
     from coset.demo import Settings, run_demo, write_report
 
+    torch.set_num_threads(1)  # faster for networks this small, and the same sums on every machine
     console = Console()
     with shown_progress(console) as progress:
         result = run_demo(Settings(seed=seed, members=members, epochs=epochs), progress=progress)

@@ -1,0 +1,130 @@
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import coset
+from coset import cli
+
+LIGHT = """
+import sys, time
+start = time.perf_counter()
+import coset.cli
+code = coset.cli.main({words!r})
+elapsed = time.perf_counter() - start
+slow = {{"torch", "matplotlib", "jinja2", "sklearn", "scipy", "numpy"}} & set(sys.modules)
+print("code", code, "slow", sorted(slow), "fast", elapsed < 1)
+"""
+
+
+@pytest.mark.parametrize("words", [["--help"], ["demo", "--help"], ["--version"], ["nonsense"]])
+def test_help_answers_at_once(words):
+    script = LIGHT.format(words=words)
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    code = 2 if words == ["nonsense"] else 0
+    assert found.stdout.splitlines()[-1] == f"code {code} slow [] fast True"
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == coset.__version__
+
+
+def test_help_lists_every_command(capsys):
+    assert cli.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for command in cli.COMMANDS:
+        assert command in shown
+
+
+def test_no_words_show_the_help(capsys):
+    assert cli.main([]) == 0
+    assert "demo" in capsys.readouterr().out
+
+
+BAD = {
+    "unknown command": (["demmo"], ["demmo", "demo"]),
+    "unknown option": (["demo", "--memberz", "3"], ["--memberz", "--members"]),
+    "no number": (["demo", "--seed", "abc"], ["--seed", "abc", "int"]),
+    "too few": (["demo", "--members", "1"], ["--members", "1", ">= 2"]),
+    "negative": (["demo", "--seed", "-1"], ["--seed", "-1", ">= 0"]),
+    "one word too many": (["demo", "extra"], ["extra"]),
+    "no value": (["demo", "--out"], ["--out"]),
+}
+
+
+@pytest.mark.parametrize(("words", "named"), BAD.values(), ids=BAD)
+def test_bad_input_is_refused_in_one_line(words, named, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.count("\n") == 1
+    assert error.startswith("coset: ")
+    assert "Try: coset" in error
+    assert all(word in error for word in named)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_way_is_refused_before_any_work(capsys, tmp_path):
+    blocked = tmp_path / "taken"
+    blocked.write_text("mine")
+    for out in (blocked, blocked / "inside"):
+        start = time.perf_counter()
+        assert cli.main(["demo", "--out", str(out)]) == 2
+        assert time.perf_counter() - start < 1
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert str(blocked) in error
+    assert blocked.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "message"),
+    [
+        (coset.CosetError("got a\nlong story", "needed less"), 2, "got a long story; needed less"),
+        (OSError(28, "No space left on device", "/x/report.html"), 2, "/x/report.html: No space"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_failures_inside_a_command_have_no_traceback(
+    raised, code, message, capsys, tmp_path, monkeypatch
+):
+    def fail(*_, **__):
+        raise raised
+
+    monkeypatch.setattr("coset.demo.run_demo", fail)
+    assert cli.main(["demo", "--out", str(tmp_path / "out")]) == code
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") <= 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_installed_command_is_this_one():
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    assert 'coset = "coset.cli:main"' in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_a_bar_on_a_terminal_and_a_few_lines_elsewhere(terminal):
+    from io import StringIO
+
+    from rich.console import Console
+
+    from coset.cli.progress import shown_progress
+
+    stream = StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=80)
+    with shown_progress(console) as progress:
+        for step in range(101):
+            progress(step / 100, f"step {step}")
+    shown = stream.getvalue()
+    assert "step 100" in shown
+    assert ("━" in shown) is terminal
+    if not terminal:
+        assert len(shown.splitlines()) == 5

@@ -1,0 +1,241 @@
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import coset
+from coset import (
+    Adam,
+    Categorical,
+    CosetError,
+    DeepEnsemble,
+    GaussianNoise,
+    GaussianPrior,
+    MaximumAPosteriori,
+    Mixture,
+    MonteCarlo,
+    PointMass,
+    Samples,
+    fit,
+    functionalise,
+    load,
+    stack,
+)
+from coset.predictor import Predictor
+from coset.store import load_record, save_record
+
+QUICK = MaximumAPosteriori(epochs=3)
+
+
+def module():
+    return nn.Sequential(nn.Linear(2, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+
+
+@pytest.fixture
+def data():
+    inputs = torch.randn(40, 2)
+    return inputs, (inputs[:, 0] > 0).long() + (inputs[:, 1] > 1).long()
+
+
+@pytest.fixture
+def ensemble(data):
+    return fit(module(), data, method=DeepEnsemble(members=3, base=QUICK))
+
+
+def test_three_lines_are_enough(data, monkeypatch):
+    quick = MaximumAPosteriori(epochs=200)
+    monkeypatch.setattr(coset.predictor, "MaximumAPosteriori", lambda: quick)
+    predictor = fit(module(), data)
+    predictions = predictor(data[0])
+    assert predictions.mean.shape == (40, 3)
+    assert (predictions.mean.argmax(1) == data[1]).float().mean() > 0.8
+
+
+def test_fitting_does_not_change_the_module(data):
+    given = module()
+    before = copy.deepcopy(given.state_dict())
+    fit(given, data, method=QUICK)
+    assert given.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in given.state_dict().items())
+
+
+def test_equal_calls_give_equal_results(data):
+    given = module()
+    first, second = (fit(given, data, method=QUICK)(data[0]).mean for _ in range(2))
+    assert torch.equal(first, second)
+    other = fit(given, data, method=QUICK, generator=torch.Generator().manual_seed(1))
+    assert not torch.equal(other(data[0]).mean, first)
+
+
+def test_data_may_come_as_a_loader(data):
+    given = module()
+    loader = DataLoader(TensorDataset(*data), batch_size=16, shuffle=True)
+    a, b = (fit(given, form, method=QUICK)(data[0]).mean for form in (data, loader))
+    torch.testing.assert_close(a, b)
+
+
+def test_progress_ends_at_one(data):
+    seen = []
+    fit(module(), data, method=QUICK, progress=lambda fraction, line: seen.append(fraction))
+    assert seen
+    assert seen == sorted(seen)
+    assert seen[-1] == 1
+
+
+def test_learnt_noise_reaches_the_predictions():
+    inputs = torch.randn(200, 1)
+    targets = 2 * inputs + 0.3 * torch.randn(200, 1)
+    method = MaximumAPosteriori(Adam(0.05), epochs=100)
+    predictor = fit(nn.Linear(1, 1), (inputs, targets), method=method, likelihood=GaussianNoise())
+    assert isinstance(predictor.likelihood, GaussianNoise)
+    assert predictor.likelihood.std == pytest.approx(0.3, rel=0.2)
+    variance = predictor(inputs).variance
+    torch.testing.assert_close(variance, torch.full_like(variance, predictor.likelihood.std**2))
+
+
+def test_a_call_may_take_another_rule(ensemble, data):
+    asked = []
+
+    def rule(posterior, network, likelihood, inputs, *, generator):
+        asked.append(generator.initial_seed())
+        return MonteCarlo()(posterior, network, likelihood, inputs, generator=generator)
+
+    ensemble(data[0], rule=rule)
+    ensemble(data[0], rule=rule, generator=torch.Generator().manual_seed(5))
+    assert asked == [0, 5]
+
+
+def test_log_evidence_is_that_of_the_report(ensemble):
+    assert ensemble.log_evidence is None
+    report = replace(ensemble.posterior.report, log_evidence=-3.5)
+    posterior = replace(ensemble.posterior, report=report)
+    assert replace(ensemble, posterior=posterior).log_evidence == -3.5
+
+
+def test_bad_data_is_refused_before_training(data):
+    with pytest.raises(CosetError, match="labels from 1 to 3"):
+        fit(module(), (data[0], data[1] + 1))
+    with pytest.raises(CosetError, match=r"shape \(40, 1\)"):
+        fit(module(), (data[0][:, :1], data[1]))
+    with pytest.raises(CosetError, match="same number of rows"):
+        fit(module(), (data[0], data[1][:3]))
+
+
+def test_a_method_of_ones_own_will_do(data):
+    class Fixed:
+        def fit(self, problem, *, start=None, generator):
+            return PointMass(problem.network.weights)
+
+    predictor = fit(module(), data, method=Fixed())
+    assert isinstance(predictor.posterior, PointMass)
+
+
+def saved(predictor, tmp_path):
+    path = tmp_path / "predictor.safetensors"
+    predictor.save(path)
+    return path
+
+
+def test_a_saved_predictor_predicts_the_same(ensemble, data, tmp_path):
+    path = saved(ensemble, tmp_path)
+    again = load(path, module())
+    before, after = ensemble(data[0]), again(data[0])
+    assert torch.equal(before.members, after.members)
+    assert torch.equal(before.variance, after.variance)
+    assert again.likelihood == Categorical()
+    assert again.prior == ensemble.prior
+    assert again.posterior.report.diagnostics == ensemble.posterior.report.diagnostics
+
+
+def test_a_posterior_over_a_part_brings_the_rest_along(data, tmp_path):
+    given = module()
+    network = functionalise(given)
+    heads = [{"3.bias": torch.randn(3)} for _ in range(4)]
+    predictor = Predictor(network, Samples(stack(heads)), Categorical())
+    again = load(saved(predictor, tmp_path), module())
+    assert torch.equal(predictor(data[0]).members, again(data[0]).members)
+    assert torch.equal(again.network.weights["0.weight"], given[0].weight)
+
+
+def test_mixtures_noise_priors_and_rules_come_back(tmp_path):
+    network = functionalise(nn.Linear(2, 2))
+    point = PointMass(network.weights)
+    predictor = Predictor(
+        network,
+        Mixture((point, Mixture((point, point))), torch.tensor([0.3, 0.7]).log()),
+        GaussianNoise(torch.tensor([0.1, 0.2])),
+        GaussianPrior({"weight": torch.tensor([[1.0], [2.0]]), "bias": 3.0}),
+        MonteCarlo(draws=5),
+    )
+    again = load(saved(predictor, tmp_path), nn.Linear(2, 2))
+    inputs = torch.randn(3, 2)
+    assert torch.equal(predictor(inputs).variance, again(inputs).variance)
+    assert again.rule == MonteCarlo(draws=5)
+    assert torch.equal(again.prior.precision["weight"], predictor.prior.precision["weight"])
+    assert len(again.posterior.components) == 2
+
+
+def test_loading_does_not_change_the_module(ensemble, tmp_path):
+    given = module()
+    before = copy.deepcopy(given.state_dict())
+    load(saved(ensemble, tmp_path), given)
+    assert all(torch.equal(before[name], tensor) for name, tensor in given.state_dict().items())
+
+
+def test_another_architecture_is_refused_by_name_and_shape(ensemble, tmp_path):
+    path = saved(ensemble, tmp_path)
+    wider = nn.Sequential(nn.Linear(2, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 3))
+    with pytest.raises(CosetError, match=r"'0\.bias' of shape \(6,\)"):
+        load(path, wider)
+    with pytest.raises(CosetError, match=r"unknown '1\.bias'"):
+        load(path, nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 3)))
+    deeper = nn.Sequential(*module(), nn.Linear(3, 3))
+    with pytest.raises(CosetError, match=r"no '4\.weight'"):
+        load(path, deeper)
+
+
+def test_a_flipped_byte_anywhere_is_noticed(tmp_path):
+    network = functionalise(nn.Linear(1, 1))
+    path = saved(Predictor(network, PointMass(network.weights), Categorical()), tmp_path)
+    content = path.read_bytes()
+    for position in range(0, len(content), 5):
+        changed = bytearray(content)
+        changed[position] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises(CosetError):
+            load(path, nn.Linear(1, 1))
+
+
+def test_other_records_are_refused(ensemble, tmp_path):
+    path = saved(ensemble, tmp_path)
+    tensors, facts = load_record(path)
+    for changes, message in (
+        ({"format": 99}, "format 99"),
+        ({"kind": "run"}, "'run'"),
+        ({"posterior": {"family": "PointMass", "fields": {"weights": 3}}}, "do not describe"),
+        ({"posterior": {"family": "Popen", "fields": {}}}, "Popen"),
+        ({"network": {}}, "no '"),
+    ):
+        save_record(path, tensors, {**facts, **changes})
+        with pytest.raises(CosetError, match=message):
+            load(path, module())
+
+
+def test_a_refused_save_leaves_nothing(ensemble, tmp_path):
+    class Own(Categorical):
+        pass
+
+    with pytest.raises(CosetError, match="likelihood of type Own"):
+        replace(ensemble, likelihood=Own()).save(tmp_path / "x.safetensors")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(CosetError, match="to exist"):
+        ensemble.save(tmp_path / "missing" / "x.safetensors")
+
+
+def test_the_file_says_who_wrote_it(ensemble, tmp_path):
+    _, facts = load_record(saved(ensemble, tmp_path))
+    assert facts["coset"] == coset.__version__
+    assert facts["format"] == 1
