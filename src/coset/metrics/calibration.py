@@ -28,7 +28,7 @@ class ReliabilityBins:
     @property
     def error(self) -> Float[Tensor, ""]:
         """Σ_b n_b / n · |accuracy_b − confidence_b|."""
-        share = self.count / self.count.sum()
+        share = self.count.double() / self.count.sum()
         return (share * (self.accuracy - self.confidence).abs()).sum()
 
     @property
