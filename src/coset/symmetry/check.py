@@ -1,0 +1,116 @@
+"""Checks symmetries by running the network, in double precision, at weights in general position."""
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from coset.symmetry.elements import Element
+from coset.symmetry.graph import Example, Graph, trace
+from coset.symmetry.group import SymmetryGroup
+from coset.vocabulary import Weights
+from coset.weights.network import weights_of
+
+
+def symmetry_error(
+    module: nn.Module,
+    group: SymmetryGroup,
+    example: Example,
+    *,
+    elements: int = 8,
+    generator: torch.Generator | None = None,
+) -> float:
+    """The worst ``|f(g w) - f(w)| / (1 + |f(w)|)`` over random elements ``g``.
+
+    Computed in double precision on the traced graph, whose casts to single precision are overruled.
+    """
+    generator = generator or torch.Generator().manual_seed(0)
+    inputs = example if isinstance(example, tuple) else (example,)
+    graph = trace(module, example)
+    weights = {name: tensor.double() for name, tensor in weights_of(module).items()}
+    reference = graph.run(weights, inputs, dtype=torch.float64)
+    worst = 0.0
+    for _ in range(elements):
+        moved = group.act(group.sample(generator=generator), weights)
+        worst = max(worst, difference(reference, graph.run(moved, inputs, dtype=torch.float64)))
+    return worst
+
+
+def difference(reference: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
+    """The worst relative difference of outputs; infinite if one is not a number."""
+    worst = 0.0
+    for a, b in zip(reference, outputs, strict=True):
+        if a.numel():
+            # equal infinities (masked scores) are no difference
+            gap = torch.where(a == b, 0.0, (b - a).abs() / (1 + a.abs()))
+            worst = max(worst, float(gap.nan_to_num(nan=torch.inf).max()))
+    return worst
+
+
+def general_position(
+    weights: Weights, positive: Collection[str], *, generator: torch.Generator
+) -> Weights:
+    """Weights near the given ones with nothing special about them.
+
+    Fresh norms have weights one and biases zero, which hides errors; so everything is jittered.
+    """
+    drawn = {}
+    for name, tensor in weights.items():
+        noise = torch.randn(tensor.shape, dtype=torch.float64, generator=generator)
+        size = tensor.double().square().mean().sqrt().clamp(0.05, 10.0) if tensor.numel() else 1.0
+        value = tensor.double() + 0.3 * size * noise
+        drawn[name] = value.abs() + 0.1 if name in positive else value
+    return drawn
+
+
+def random_inputs(inputs: Sequence[Tensor], *, generator: torch.Generator) -> list[Tensor]:
+    """Noise in place of floating inputs; others (token numbers) stay as they are."""
+    return [
+        torch.randn(x.shape, dtype=torch.float64, generator=generator)
+        if x.is_floating_point()
+        else x
+        for x in inputs
+    ]
+
+
+def read_entries(
+    graph: Graph,
+    weights: Weights,
+    inputs: Sequence[Tensor],
+    positive: Collection[str],
+    *,
+    generator: torch.Generator,
+    draws: int = 3,
+) -> dict[str, Tensor]:
+    """For every tensor, which entries have influence on the output, seen from gradients."""
+    seen = {name: torch.zeros(tensor.shape, dtype=torch.bool) for name, tensor in weights.items()}
+    for _ in range(draws):
+        point = general_position(weights, positive, generator=generator)
+        leaves = {name: tensor.requires_grad_() for name, tensor in point.items()}
+        with torch.enable_grad():
+            outputs = graph.run(
+                leaves, random_inputs(inputs, generator=generator), dtype=torch.float64
+            )
+            total = sum(
+                (out * torch.randn(out.shape, dtype=torch.float64, generator=generator)).sum()
+                for out in outputs
+                if out.requires_grad
+            )
+            if not isinstance(total, Tensor):
+                return seen
+            gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+        for name, gradient in zip(leaves, gradients, strict=True):
+            if gradient is not None:
+                seen[name] |= gradient != 0
+        if all(bool(mask.all()) for mask in seen.values()):
+            break
+    return seen
+
+
+def element_error(
+    graph: Graph, group: SymmetryGroup, weights: Weights, inputs: Sequence[Tensor], element: Element
+) -> float:
+    """The error of one element at given double-precision weights."""
+    reference = graph.run(weights, inputs, dtype=torch.float64)
+    moved = graph.run(group.act(element, weights), inputs, dtype=torch.float64)
+    return difference(reference, moved)

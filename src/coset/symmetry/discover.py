@@ -1,0 +1,155 @@
+"""From a module and an example to its symmetry group."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from coset.errors import CosetError
+from coset.symmetry.action import region
+from coset.symmetry.check import (
+    element_error,
+    general_position,
+    random_inputs,
+    read_entries,
+)
+from coset.symmetry.elements import (
+    Element,
+    PermutationFactor,
+    Pinned,
+    ScalingFactor,
+    Site,
+)
+from coset.symmetry.factors import Factory, pinned_axes
+from coset.symmetry.graph import Example, Graph, trace
+from coset.symmetry.group import SymmetryGroup
+from coset.symmetry.invariances import find_invariances
+from coset.symmetry.scales import Search, find_scalings
+from coset.symmetry.walk import Structure, settle
+from coset.vocabulary import Weights
+from coset.weights.network import weights_of
+
+TOLERANCE = 1e-9
+
+
+def discover(module: nn.Module, example: Example) -> SymmetryGroup:
+    """Finds the permutations, scalings and scale invariances of a module.
+
+    Args:
+        module: Any module that can be traced in evaluation mode.
+        example: Its input, a tensor or a tuple of tensors; only shapes matter.
+
+    Returns:
+        The group, checked in double precision at random weights: a factor that fails alone is
+        pinned and reported.
+
+    Raises:
+        CosetError: If the module cannot be traced, or the factors do not hold together.
+
+    >>> net = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
+    >>> [factor.size for factor in discover(net, torch.zeros(1, 3)).permutations]
+    [5]
+    """
+    inputs = example if isinstance(example, tuple) else (example,)
+    graph = trace(module, example)
+    structure = settle(graph)
+    weights = {name: tensor.cpu() for name, tensor in weights_of(module).items()}
+    weights = {name: weights[name] for name in graph.parameters} | weights
+    group = _analyse(structure, weights, inputs)
+    return _verified(graph, group, weights, inputs)
+
+
+def _analyse(structure: Structure, weights: Weights, inputs: Sequence[Tensor]) -> SymmetryGroup:
+    magnitude, sign = structure.equations("magnitude"), structure.equations("sign")
+    positive = {structure.parts[structure.unknowns[u].part].tensor for u in magnitude.shifts}
+    unread = _unread(structure, weights, inputs, positive)
+    dead = {u for u, place in enumerate(structure.unknowns) if place.part in unread}
+    search = Search(structure, magnitude, sign, dead)
+    factory = Factory(structure, unread)
+    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    pinned = pinned_axes(structure, unread)
+    idle = [name for name in weights if name not in structure.graph.parameters]
+    pinned += [Pinned(name, None, "graph", "never read by the output") for name in idle]
+    return SymmetryGroup(
+        permutations=tuple(factory.permutations()),
+        scalings=tuple(factory.scalings(find_scalings(search), magnitude.shifts)),
+        invariances=tuple(find_invariances(structure, dead)),
+        pinned=tuple(pinned),
+        shapes=shapes,
+        aliases=structure.graph.aliases,
+    )
+
+
+def _unread(
+    structure: Structure, weights: Weights, inputs: Sequence[Tensor], positive: set[str]
+) -> set[int]:
+    """Parts of parameters without influence on the output."""
+    generator = torch.Generator().manual_seed(1)
+    seen = read_entries(structure.graph, weights, inputs, positive, generator=generator)
+    unread = set()
+    for i, part in enumerate(structure.parts):
+        view = tuple(structure.atoms.size[atom] for atom in part.digits)
+        mask = region(seen[part.tensor], 0, Site(part.tensor, part.block, view, ()))
+        if not bool(mask.any()):
+            unread.add(i)
+    return unread
+
+
+def _verified(
+    graph: Graph, group: SymmetryGroup, weights: Weights, inputs: Sequence[Tensor]
+) -> SymmetryGroup:
+    """Checks random elements; drops factors that fail alone, raises if only the whole fails."""
+    generator = torch.Generator().manual_seed(2)
+    positive = {s.tensor for f in group.scalings for s in f.sites if s.shift}
+    positive |= {name for name in weights if name.endswith("running_var")}
+    point = general_position(weights, positive, generator=generator)
+    probe = random_inputs(inputs, generator=generator)
+    if _passes(graph, group, point, probe, group.sample(generator=generator)):
+        return group
+    kept_permutations: list[PermutationFactor] = []
+    kept_scalings: list[ScalingFactor] = []
+    failed: list[Pinned] = []
+    for factor in (*group.permutations, *group.scalings):
+        alone = _only(group, factor.name, group.sample(generator=generator))
+        if set(factor.within) & {pin.operation for pin in failed}:
+            passed = False
+        else:
+            passed = _passes(graph, group, point, probe, alone)
+        if not passed:
+            site = factor.sites[0]
+            failed.append(Pinned(site.tensor, None, factor.name, "failed the numerical check"))
+        elif isinstance(factor, PermutationFactor):
+            kept_permutations.append(factor)
+        else:
+            kept_scalings.append(factor)
+    reduced = replace(
+        group,
+        permutations=tuple(kept_permutations),
+        scalings=tuple(kept_scalings),
+        pinned=(*group.pinned, *failed),
+    )
+    if not failed or not _passes(graph, reduced, point, probe, reduced.sample(generator=generator)):
+        raise CosetError(
+            "got factors that hold alone and not together",
+            "needed a group",
+            "this is a fault of the analysis: please report the module",
+        )
+    return reduced
+
+
+def _passes(
+    graph: Graph, group: SymmetryGroup, weights: Weights, inputs: Sequence[Tensor], element: Element
+) -> bool:
+    return element_error(graph, group, weights, inputs, element) < TOLERANCE
+
+
+def _only(group: SymmetryGroup, name: str, element: Element) -> Element:
+    """The identity but for one factor."""
+    identity = group.identity()
+    permutations, scales = dict(identity.permutations), dict(identity.scales)
+    if name in permutations:
+        permutations[name] = element.permutations[name]
+    else:
+        scales[name] = element.scales[name]
+    return Element(permutations, scales)

@@ -1,0 +1,35 @@
+"""Linear forms in unknown exponents: how the scale of a value depends on those of the parameters.
+
+A form is a sorted tuple of ``(unknown, coefficient)`` pairs, so it can be compared and hashed.
+"""
+
+from fractions import Fraction
+from typing import TypeAlias
+
+Form: TypeAlias = tuple[tuple[int, Fraction], ...]
+
+ZERO: Form = ()
+
+
+def unknown(index: int) -> Form:
+    """The form that is one unknown."""
+    return ((index, Fraction(1)),)
+
+
+def add(one: Form, other: Form, factor: Fraction | int = 1) -> Form:
+    """``one + factor · other``.
+
+    >>> add(unknown(0), unknown(0), -1)
+    ()
+    """
+    if not other:
+        return one
+    total = dict(one)
+    for index, coefficient in other:
+        total[index] = total.get(index, Fraction(0)) + factor * coefficient
+    return tuple(sorted((index, value) for index, value in total.items() if value))
+
+
+def times(form: Form, factor: Fraction | int) -> Form:
+    """``factor · form``."""
+    return tuple((index, factor * value) for index, value in form) if factor else ZERO

@@ -1,0 +1,219 @@
+"""The symmetry group of a network, as data, and what one can do with its elements."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from coset.errors import CosetError
+from coset.symmetry.action import permute_tensor, scale_tensor_
+from coset.symmetry.elements import (
+    Element,
+    PermutationFactor,
+    Pinned,
+    ScaleInvariance,
+    ScalingFactor,
+    Site,
+    Tables,
+)
+from coset.vocabulary import Weights
+
+
+@dataclass(frozen=True)
+class SymmetryGroup:
+    """The permutations and scalings of weights that leave a network's function unchanged.
+
+    Attributes:
+        permutations: Factors, those that others live under first.
+        scalings: Factors of scales.
+        invariances: Weights whose scale a normalisation divides out (no part of the group: they
+            hold up to the normalisation's epsilon).
+        pinned: Axes refused, with the operation and the reason.
+        shapes: Shapes of all tensors of the network.
+        aliases: Further names of tied tensors.
+        reasons: For each tensor, one line an axis on why it is free, tied or pinned.
+    """
+
+    permutations: tuple[PermutationFactor, ...]
+    scalings: tuple[ScalingFactor, ...] = ()
+    invariances: tuple[ScaleInvariance, ...] = ()
+    pinned: tuple[Pinned, ...] = ()
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def tables(self) -> Tables:
+        """Shapes of an element's tables."""
+        return Tables(self.permutations, self.scalings)
+
+    def log_order(self) -> float:
+        """Natural logarithm of the number of permutation elements: ``Σ copies · log(size!)``."""
+        return sum(
+            self.tables.copies(factor) * math.lgamma(factor.size + 1)
+            for factor in self.permutations
+        )
+
+    def identity(self) -> Element:
+        """The element that changes nothing."""
+        shape = self.tables.shape
+        return Element(
+            {f.name: torch.arange(f.size).expand(shape(f)).clone() for f in self.permutations},
+            {f.name: torch.ones(shape(f), dtype=torch.float64) for f in self.scalings},
+        )
+
+    def sample(self, *, generator: torch.Generator, members: int | None = None) -> Element:
+        """A random element: uniform permutations, log-normal scales, fair signs.
+
+        Args:
+            generator: Source of randomness.
+            members: With a number, that many elements at once, along a leading axis.
+        """
+        lead = () if members is None else (members,)
+        permutations, scales = {}, {}
+        for factor in self.permutations:
+            noise = torch.rand(*lead, *self.tables.shape(factor), generator=generator)
+            permutations[factor.name] = noise.argsort(-1)
+        for scaling in self.scalings:
+            shape = (*lead, *self.tables.shape(scaling))
+            size = torch.randn(shape, dtype=torch.float64, generator=generator).mul(0.5).exp()
+            sign = torch.randint(2, shape, generator=generator).mul(2).sub(1).double()
+            scales[scaling.name] = {"positive": size, "sign": sign, "nonzero": size * sign}[
+                scaling.domain
+            ]
+        return Element(permutations, scales)
+
+    def compose(self, first: Element, then: Element) -> Element:
+        """The element that acts like ``first`` followed by ``then``."""
+        permutations = {
+            f.name: self._on_table(f, first.permutations[f.name], then.permutations)
+            for f in self.permutations
+        }
+        scales = {
+            f.name: then.scales[f.name] * self._on_table(f, first.scales[f.name], then.permutations)
+            for f in self.scalings
+        }
+        return Element(permutations, scales)
+
+    def inverse(self, element: Element) -> Element:
+        """The element that undoes ``element``."""
+        permutations: dict[str, Tensor] = {}
+        for factor in self.permutations:
+            table = element.permutations[factor.name]
+            outer = {name: permutations[name] for name in factor.within}
+            permutations[factor.name] = self._on_table(factor, table, outer).argsort(-1)
+        scales = {
+            f.name: 1 / self._on_table(f, element.scales[f.name], permutations)
+            for f in self.scalings
+        }
+        return Element(permutations, scales)
+
+    def act(self, element: Element, weights: Weights) -> Weights:
+        """The transformed weights; nothing is changed in place.
+
+        Args:
+            element: One element, or with a member axis one for each member of the stack.
+            weights: Weights or a stack.
+
+        Raises:
+            CosetError: If names or shapes do not fit the group.
+        """
+        lead = self._check(weights)
+        batched = self._batched(element)
+        moved: Weights = {}
+        for name, tensor in weights.items():
+            main = self.aliases.get(name, name)
+            if main in moved:
+                moved[name] = moved[main]
+            elif main in self._sites:
+                moved[name] = moved[main] = self._act_on(main, tensor, lead, element, batched)
+            else:
+                moved[name] = tensor.clone()
+        return {name: moved[name] for name in weights}
+
+    def _act_on(
+        self, name: str, tensor: Tensor, lead: int, element: Element, batched: bool
+    ) -> Tensor:
+        if batched and not lead:
+            members = next(iter([*element.permutations.values(), *element.scales.values()])).shape[
+                0
+            ]
+            tensor, lead = tensor.expand(members, *tensor.shape), 1
+        movers, scalers = self._sites[name]
+        moves = [(site, element.permutations[factor]) for factor, site in movers]
+        tensor, fresh = permute_tensor(tensor, lead, moves, batched)
+        if not fresh or not tensor.is_contiguous():
+            tensor = tensor.clone(memory_format=torch.contiguous_format)
+        scales = [(site, element.scales[factor]) for factor, site in scalers]
+        scale_tensor_(tensor, lead, scales, batched)
+        return tensor
+
+    def _on_table(
+        self,
+        factor: PermutationFactor | ScalingFactor,
+        table: Tensor,
+        permutations: Mapping[str, Tensor],
+    ) -> Tensor:
+        """A table moved by permutations, as a weight would be."""
+        shape = self.tables.shape(factor)
+        sites = [(s, permutations[n]) for n, s in self.tables.sites(factor) if n in permutations]
+        lead = table.dim() - len(shape)
+        batched = any(t.dim() > len(s.parents) + len(s.digits) for s, t in sites)
+        if batched and not lead:
+            members = next(t.shape[0] for s, t in sites if t.dim() > len(s.parents) + 1)
+            table, lead = table.expand(members, *shape), 1
+        return permute_tensor(table, lead, sites, batched)[0]
+
+    @cached_property
+    def _sites(self) -> dict[str, tuple[list[tuple[str, Site]], list[tuple[str, Site]]]]:
+        sites: dict[str, tuple[list[tuple[str, Site]], list[tuple[str, Site]]]] = {}
+        for k, factors in enumerate((self.permutations, self.scalings)):
+            for factor in factors:
+                for site in factor.sites:
+                    sites.setdefault(site.tensor, ([], []))[k].append((factor.name, site))
+        return sites
+
+    def _batched(self, element: Element) -> bool:
+        pairs = [(f, element.permutations.get(f.name)) for f in self.permutations]
+        pairs += [(f, element.scales.get(f.name)) for f in self.scalings]  # type: ignore[misc]
+        for factor, table in pairs:
+            if table is None:
+                raise CosetError(
+                    f"got an element without a table for {factor.name!r}",
+                    "needed one for every factor of the group",
+                    "make elements with identity, sample, compose, inverse or match",
+                )
+            expected = self.tables.shape(factor)
+            if tuple(table.shape[table.dim() - len(expected) :]) != expected:
+                raise CosetError(
+                    f"got a table of shape {tuple(table.shape)} for {factor.name!r}",
+                    f"needed {expected}, with or without a member axis in front",
+                )
+            if table.dim() > len(expected):
+                return True
+        return False
+
+    def _check(self, weights: Weights) -> int:
+        """Refuses weights that do not fit; returns the number of member axes."""
+        known = {**self.shapes, **{name: self.shapes[m] for name, m in self.aliases.items()}}
+        missing = [name for name in self.shapes if name not in weights]
+        unknown = [n for n, t in weights.items() if n not in known and t.is_floating_point()]
+        if missing or unknown:
+            listed = [f"no {name!r}" for name in missing] + [f"unknown {n!r}" for n in unknown]
+            raise CosetError(
+                f"got weights with {', '.join(listed[:4])}" + (" …" if len(listed) > 4 else ""),
+                f"needed the {len(self.shapes)} tensors of the network",
+            )
+        leads = {weights[name].dim() - len(shape) for name, shape in self.shapes.items()}
+        lead = min(leads, default=0)
+        for name, shape in self.shapes.items():
+            got = tuple(weights[name].shape)
+            if len(leads) > 1 or lead not in (0, 1) or got[lead:] != shape:
+                raise CosetError(
+                    f"got {name!r} of shape {got}",
+                    f"needed {shape}, or a stack of such tensors with one member axis",
+                )
+        return lead

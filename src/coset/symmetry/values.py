@@ -1,0 +1,326 @@
+"""What a tensor looks like to the analysis, and how reshapes, slices and joins change that."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import NamedTuple
+
+from torch import Tensor
+
+from coset.symmetry import forms
+from coset.symmetry.atoms import Atoms, Family, Product, Sum
+from coset.symmetry.forms import Form
+
+
+class Digit(NamedTuple):
+    """One digit of an axis.
+
+    Attributes:
+        atom: What it runs over.
+        form: Exponent of the scale along it.
+        context: Choices ``(cut atom, piece)`` made for the value this digit belongs to; they
+            select the instance should the atom turn out to be a family.
+    """
+
+    atom: int
+    form: Form = forms.ZERO
+    context: tuple[tuple[int, int], ...] = ()
+
+
+Axis = tuple[Digit, ...]
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A tensor whose every axis is a row-major list of digits; axes of size one have none.
+
+    Attributes:
+        axes: The digits, axis by axis.
+        scalar: Exponent of the scale of the tensor as a whole.
+        wild: Whether the tensor is all zero, so that any scale fits it.
+        constant: The tensor itself, if it depends on neither parameters nor inputs.
+    """
+
+    axes: tuple[Axis, ...]
+    scalar: Form = forms.ZERO
+    wild: bool = False
+    constant: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A concatenation: the index of ``axis`` is (outer, piece, inside the piece)."""
+
+    axis: int
+    outer: int
+    sizes: tuple[int, ...]
+    parts: tuple["Value", ...]
+
+
+Value = Plain | Cut
+Block = tuple[tuple[int, int, int, int], ...]
+"""A part of a tensor: cuts ``(axis, outer, start, size)``, applied in order."""
+
+
+class Algebra:
+    """The state of one walk over the graph: atoms, co-occurrences, equations.
+
+    Attributes:
+        atoms: Shared by all walks over one graph.
+        log: Which digits were seen together, as pseudo-values: axis 0 holds the digits in
+            question, the other axes those that travel with them.
+        equations: Forms that must vanish.
+        shifts: For unknowns of running variances, the epsilon that scales with them.
+        field: Which scales are followed: ``None``, ``"magnitude"``, ``"sign"`` or ``"ideal"``.
+        reason: What the walk is looking at, for pins and explanations.
+    """
+
+    def __init__(self, atoms: Atoms, field: str | None = None) -> None:
+        self.atoms = atoms
+        self.field = field
+        self.log: dict[Plain, None] = {}
+        self.equations: list[Form] = []
+        self.reason = ""
+        self.shifts: dict[int, float] = {}
+
+    # -- sizes -----------------------------------------------------------------------------------
+
+    def length(self, axis: Axis) -> int:
+        """Number of indices of a list of digits."""
+        return prod(self.atoms.size[digit.atom] for digit in axis)
+
+    def shape(self, value: Value) -> tuple[int, ...]:
+        """The shape of the tensor."""
+        if isinstance(value, Plain):
+            return tuple(self.length(axis) for axis in value.axes)
+        shape = list(self.shape(value.parts[0]))
+        shape[value.axis] = value.outer * sum(value.sizes)
+        return tuple(shape)
+
+    # -- resolving -------------------------------------------------------------------------------
+
+    def resolve(self, value: Value) -> Value:
+        """The value in terms of atoms as they are now."""
+        if isinstance(value, Cut):
+            parts = tuple(self.resolve(part) for part in value.parts)
+            return join(value.axis, value.outer, value.sizes, parts)
+        axes = tuple(self._expand_products(axis) for axis in value.axes)
+        value = replace(value, axes=axes)
+        for i, axis in enumerate(axes):
+            for j, digit in enumerate(axis):
+                if isinstance(self.atoms.expansion(digit.atom), Sum):
+                    return self.resolve(self._open_sum(value, i, j))
+        if any(self.atoms.expansion(d.atom) is not None for axis in axes for d in axis):
+            return self.resolve(
+                replace(value, axes=tuple(tuple(map(self._instance, axis)) for axis in axes))
+            )
+        return value
+
+    def _expand_products(self, axis: Axis) -> Axis:
+        digits: list[Digit] = []
+        for digit in axis:
+            root = self.atoms.find(digit.atom)
+            expansion = self.atoms.expansion(root)
+            if isinstance(expansion, Product):
+                halves = (
+                    digit._replace(atom=expansion.outer),
+                    digit._replace(atom=expansion.inner),
+                )
+                digits.extend(self._expand_products(halves))
+            else:
+                digits.append(digit._replace(atom=root))
+        return tuple(digits)
+
+    def _open_sum(self, value: Plain, i: int, j: int) -> Cut:
+        """Cuts the value where digit ``j`` of axis ``i`` runs over a sum."""
+        digit = value.axes[i][j]
+        expansion = self.atoms.expansion(digit.atom)
+        assert isinstance(expansion, Sum)
+        inner = self.length(value.axes[i][j + 1 :])
+        parts = []
+        for k, piece in enumerate(expansion.pieces):
+            axes = []
+            for i2, axis in enumerate(value.axes):
+                digits: list[Digit] = []
+                for j2, other in enumerate(axis):
+                    if (i2, j2) == (i, j):
+                        if piece is not None:
+                            digits.append(other._replace(atom=piece))
+                    elif self._governor(value, i2, digit.atom) == (i, j):
+                        choice = (digit.atom, k)
+                        digits.append(other._replace(context=(*other.context, choice)))
+                    else:
+                        digits.append(other)
+                axes.append(tuple(digits))
+            parts.append(replace(value, axes=tuple(axes), constant=None))
+        outer = self.length(value.axes[i][:j])
+        return Cut(i, outer, tuple(size * inner for size in expansion.sizes), tuple(parts))
+
+    def _governor(self, value: Plain, axis: int, atom: int) -> tuple[int, int] | None:
+        """Which occurrence of ``atom`` a digit of ``axis`` looks at: the one of its own axis if
+        there is one, else the only one elsewhere."""
+        places = [
+            (i, j)
+            for i, digits in enumerate(value.axes)
+            for j, digit in enumerate(digits)
+            if self.atoms.find(digit.atom) == atom
+        ]
+        own = [place for place in places if place[0] == axis]
+        if len(own) == 1:
+            return own[0]
+        return places[0] if not own and len(places) == 1 else None
+
+    def _instance(self, digit: Digit) -> Digit:
+        """Chooses the instance of a family by the digit's context."""
+        expansion = self.atoms.expansion(digit.atom)
+        if not isinstance(expansion, Family):
+            return digit
+        for cut_atom, piece in digit.context:
+            if cut_atom == expansion.over:
+                return digit._replace(atom=expansion.instances[piece])
+        # nothing tells which instance is meant: then all of them must be one
+        first, *others = expansion.instances
+        for other in others:
+            self.unify((Digit(first),), (Digit(other),))
+        return digit._replace(atom=first)
+
+    @staticmethod
+    def leaves(value: Value, block: Block = ()) -> Iterator[tuple[Block, Plain]]:
+        """The plain parts of a value, each with the cuts that lead to it."""
+        if isinstance(value, Plain):
+            yield block, value
+            return
+        start = 0
+        for size, part in zip(value.sizes, value.parts, strict=True):
+            yield from Algebra.leaves(part, (*block, (value.axis, value.outer, start, size)))
+            start += size
+
+    # -- breaking and tying lists of digits ----------------------------------------------------
+
+    def break_at(self, digits: Axis, sizes: Sequence[int]) -> list[Axis] | None:
+        """Breaks a list of digits at given products, refining an atom where a boundary falls
+        inside it.
+
+        After a refinement (``atoms.version`` has changed) the answer is stale: resolve and ask
+        again.  ``None``: no such break exists.
+        """
+        rest, groups = list(digits), []
+        for size in sizes:
+            group: list[Digit] = []
+            missing = size
+            while missing > 1:
+                if not rest:
+                    return None
+                digit = rest[0]
+                length = self.atoms.size[digit.atom]
+                if missing % length == 0:
+                    group.append(rest.pop(0))
+                    missing //= length
+                elif length % missing == 0:
+                    self.atoms.refine(digit.atom, missing, self.reason)
+                    return [digits]
+                else:
+                    return None
+            groups.append(tuple(group))
+        return groups
+
+    def unify(self, one: Axis, other: Axis) -> bool:
+        """Ties two lists of digits; false if their digits do not fit each other.
+
+        As with :meth:`break_at`, a changed ``atoms.version`` means: ask again.
+        """
+        atoms = self.atoms
+        for a, b in zip(one, other, strict=False):
+            if atoms.expansion(a.atom) is not None or atoms.expansion(b.atom) is not None:
+                atoms.version += 1  # changed by an earlier step of this very walk
+                return True
+            small, large = sorted((a.atom, b.atom), key=lambda atom: atoms.size[atom])
+            if atoms.size[small] == atoms.size[large]:
+                atoms.union(small, large, self.reason)
+            elif atoms.size[large] % atoms.size[small] == 0:
+                atoms.refine(large, atoms.size[small], self.reason)
+                return True
+            else:
+                return False
+        return len(one) == len(other)
+
+    def vanish(self, form: Form) -> None:
+        """Adds the equation ``form = 0``."""
+        if form:
+            self.equations.append(form)
+
+    # -- what was seen together ------------------------------------------------------------------
+
+    def record(self, axis: Axis, others: Sequence[Axis]) -> None:
+        """Notes that the digits of ``axis`` travel with those of ``others``."""
+        if not axis or (self.field is not None and not any(digit.form for digit in axis)):
+            return
+        bare = tuple(tuple(digit._replace(form=forms.ZERO) for digit in other) for other in others)
+        self.log[Plain((axis, *bare))] = None
+
+    def record_axes(self, value: Value) -> None:
+        """Notes every axis of a value with its other axes."""
+        for _, leaf in self.leaves(value):
+            for i, axis in enumerate(leaf.axes):
+                self.record(axis, [*leaf.axes[:i], *leaf.axes[i + 1 :]])
+
+    def settle_log(self) -> None:
+        """Rewrites the log in terms of atoms as they are now."""
+        settled = {}
+        for entry in self.log:
+            for _, leaf in self.leaves(self.resolve(entry)):
+                settled[leaf] = None
+        self.log = settled
+
+    def split(self, atom: int, sizes: Sequence[int]) -> None:
+        """Cuts the range of an atom; whatever lived under it gets one instance a piece."""
+        self.settle_log()
+        below = [low for low, above in dependencies(self.log).items() if atom in above]
+        self.atoms.split(atom, tuple(sizes), self.reason)
+        for low in below:
+            self.atoms.multiply(low, atom, len(sizes), self.reason)
+
+
+def dependencies(log: Iterable[Plain]) -> dict[int, set[int]]:
+    """For each atom the atoms it may depend on: those found beside it wherever it occurs.
+
+    An atom looks at the one of its own axis if there is one; an atom met twice elsewhere is
+    ambiguous and does not count.
+    """
+    above: dict[int, set[int]] = {}
+    for entry in log:
+        allowed = aligned(entry)
+        for atom in {digit.atom for digit in entry.axes[0]}:
+            above[atom] = above[atom] & allowed if atom in above else set(allowed)
+    for atom, found in above.items():
+        found.discard(atom)
+    return above
+
+
+def aligned(entry: Plain) -> set[int]:
+    """The atoms that the digits of a log entry's first axis can look at without ambiguity."""
+    own = Counter(digit.atom for digit in entry.axes[0])
+    elsewhere = Counter(digit.atom for axis in entry.axes[1:] for digit in axis)
+    once = {atom for atom, count in own.items() if count == 1}
+    return once | {atom for atom, count in elsewhere.items() if count == 1 and atom not in own}
+
+
+def join(axis: int, outer: int, sizes: Sequence[int], parts: Sequence[Value]) -> Value:
+    """A concatenation, without empty pieces and without cuts inside cuts of the same kind."""
+    kept: list[tuple[int, Value]] = []
+    for size, part in zip(sizes, parts, strict=True):
+        if isinstance(part, Cut) and (part.axis, part.outer) == (axis, outer):
+            kept.extend(zip(part.sizes, part.parts, strict=True))
+        elif size:
+            kept.append((size, part))
+    if len(kept) == 1:
+        return kept[0][1]
+    return Cut(axis, outer, tuple(size for size, _ in kept), tuple(part for _, part in kept))
+
+
+def map_leaves(function: Callable[[Plain], Plain], value: Value) -> Value:
+    """The value with every plain part replaced."""
+    if isinstance(value, Plain):
+        return function(value)
+    return replace(value, parts=tuple(map_leaves(function, part) for part in value.parts))
