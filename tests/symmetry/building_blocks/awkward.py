@@ -62,7 +62,7 @@ def written_view(draw: Random, n: int) -> Made:
         if kind == 0:
             x[..., start:stop].relu_()
         elif kind == 1:
-            x[..., start:stop] = act(x[..., start:stop])
+            x[..., start:stop] = act(x[..., start:stop].clone())
         elif kind == 2:
             x[..., start] = 0.0
         else:
