@@ -1,0 +1,32 @@
+"""Every file in examples/ runs, at a tiny size."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "examples"
+TINY = {
+    "uncertainty_in_three_lines": {"points": 60, "members": 2, "epochs": 3},
+    "ensemble_on_digits": {"members": 2, "epochs": 2},
+    "noisy_regression": {"points": 60, "members": 2, "epochs": 3},
+}
+FILES = sorted(FOLDER.glob("*.py"))
+
+
+def test_every_example_has_a_tiny_size():
+    assert {path.stem for path in FILES} == TINY.keys()
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+def test_it_runs_and_prints_something(path, capsys):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.main(**TINY[path.stem])
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+def test_it_is_short(path):
+    assert len(path.read_text().splitlines()) <= 80
