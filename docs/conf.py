@@ -37,8 +37,9 @@ html_show_sphinx = False
 html_copy_source = False
 
 
-def keep_bars(app, what, name, obj, options, lines):
+def keep_bars(*arguments):
     """Formulas write |x| for a size; reStructuredText would read a substitution."""
+    lines = arguments[-1]
     for number, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
             parts = re.split(r"(``.*?``)", line)
