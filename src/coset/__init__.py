@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from coset.inference.schedules import Cosine as Cosine
     from coset.inference.schedules import OneCycle as OneCycle
     from coset.inference.schedules import Steps as Steps
+    from coset.metrics.evaluation import evaluate as evaluate
     from coset.posterior.families import FitReport as FitReport
     from coset.posterior.families import Mixture as Mixture
     from coset.posterior.families import PointMass as PointMass
@@ -63,6 +64,7 @@ NAMES: dict[str, str] = {
     "Cosine": "coset.inference.schedules",
     "OneCycle": "coset.inference.schedules",
     "Steps": "coset.inference.schedules",
+    "evaluate": "coset.metrics.evaluation",
     "FitReport": "coset.posterior.families",
     "Mixture": "coset.posterior.families",
     "PointMass": "coset.posterior.families",

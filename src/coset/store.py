@@ -72,7 +72,10 @@ def load_record(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 "needed the file as it was saved",
                 "it was truncated or changed: take another copy",
             )
-        return parse_tensors(content), json.loads(facts)
+        tensors, known = parse_tensors(content), json.loads(facts)
+        if not isinstance(known, dict):
+            raise TypeError("the facts are not an object")
+        return tensors, known
     except (KeyError, TypeError, ValueError, MemoryError, OverflowError, SafetensorError) as error:
         if isinstance(error, CosetError):
             raise

@@ -21,7 +21,6 @@ from coset import (
     functionalise,
     stack,
 )
-from coset.posterior.chunks import plan_chunks
 from coset.posterior.predict import apply_members, finite_members
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -114,17 +113,6 @@ def test_chunks_do_not_change_the_predictions(network, inputs, memory):
         return rule(Normal(network.weights), network, Categorical(), inputs, generator=seeded)
 
     torch.testing.assert_close(run(memory).members, run(1 << 25).members, rtol=0, atol=1e-14)
-
-
-def test_the_plan_keeps_to_the_memory(network, members):
-    inputs = torch.randn(100, 3)
-    small = plan_chunks(network, stack(members), inputs, 1)
-    assert (small.members, small.rows) == (1, 1)
-    large = plan_chunks(network, stack(members), inputs, 1 << 30)
-    assert (large.members, large.rows) == (5, 100)
-    # the largest activation has 8 numbers of 8 bytes, four such at once: 256 bytes a row
-    middle = plan_chunks(network, stack(members), inputs, 256 * 150)
-    assert (middle.members, middle.rows) == (1, 100)
 
 
 def test_regression_variance_is_spread_plus_noise(network, members, inputs, generator):
