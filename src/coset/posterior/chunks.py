@@ -32,8 +32,10 @@ def plan_chunks(network: Network, stack: Weights, inputs: Inputs, memory: int) -
     """Runs one row through one member, measures its largest activation, and shares the memory."""
     count, rows = members_of(stack), count_rows(inputs)
     member = {name: tensor[0] for name, tensor in stack.items()}
+    row = next(split_rows(inputs, 1))
+    network.apply(member, row)  # what a network sets up at its first call is no activation
     with _Largest() as seen:
-        network.apply(member, next(split_rows(inputs, 1)))
+        network.apply(member, row)
     each = max(1, seen.bytes * _TENSORS_AT_ONCE)
     chunk = max(1, min(rows, _PREFERRED_ROWS, memory // each))
     members = max(1, min(count, memory // (each * chunk)))
