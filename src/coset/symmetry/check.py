@@ -89,7 +89,7 @@ def read_entries(
         leaves = {name: tensor.requires_grad_() for name, tensor in point.items()}
         with torch.enable_grad():
             outputs = graph.run(
-                leaves, random_inputs(inputs, generator=generator), dtype=torch.float64
+                leaves, random_inputs(inputs, generator=generator), dtype=torch.float64, leaky=True
             )
             total = sum(
                 (out * torch.randn(out.shape, dtype=torch.float64, generator=generator)).sum()

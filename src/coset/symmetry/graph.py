@@ -56,7 +56,7 @@ class Node:
         arguments: By the names of the operation's schema; results of other nodes are :class:`Ref`.
         shape: Of the result; a tuple of shapes when there are several.
         source: Where the user's code asked for it, as ``file:line``.
-        constant: The value, if it depends on neither parameters nor inputs.
+        constant: The value (a tensor or several), if it depends on neither parameters nor inputs.
         target: What runs it.
     """
 
@@ -65,7 +65,7 @@ class Node:
     arguments: Mapping[str, Any]
     shape: tuple[Any, ...]
     source: str = ""
-    constant: Tensor | None = None
+    constant: Any = None
     target: Callable[..., Any] | None = None
 
 
@@ -94,12 +94,18 @@ class Graph:
         return last
 
     def run(
-        self, weights: Mapping[str, Tensor], inputs: Sequence[Tensor], *, dtype: torch.dtype | None
+        self,
+        weights: Mapping[str, Tensor],
+        inputs: Sequence[Tensor],
+        *,
+        dtype: torch.dtype | None,
+        leaky: bool = False,
     ) -> list[Tensor]:
         """Runs the graph; with a ``dtype``, every floating number in it is of that type.
 
         Casts inside the network (norms that go to single precision) are overruled too, so that a
-        true symmetry shows an error of rounding size.
+        true symmetry shows an error of rounding size.  ``leaky`` lets a little through rectifiers,
+        so that gradients show what is read even where units happen to be off.
         """
         convert = _converter(dtype)
         results: list[Any] = [None] * len(self.nodes)
@@ -115,6 +121,10 @@ class Graph:
                 position += 1
             elif node.op == "constant":
                 results[i] = convert(node.constant)
+            elif leaky and node.op == "relu":
+                results[i] = torch.nn.functional.leaky_relu(
+                    results[node.arguments["self"].node], 0.3
+                )
             else:
                 results[i] = _execute(node, results, convert)
             for finished in dying.get(i, ()):
@@ -308,7 +318,7 @@ def _node(
 
 def _fold(node: Node, example: Any, nodes: Sequence[Node]) -> Node:
     """Evaluates a node that depends on neither parameters nor inputs."""
-    if isinstance(example, (tuple, list)) or example is None:
+    if example is None:
         return node
     if node.op in _SHAPE_ONLY:
         fill = node.arguments.get("fill_value")
@@ -317,7 +327,7 @@ def _fold(node: Node, example: Any, nodes: Sequence[Node]) -> Node:
         return Node("constant", node.name, {}, node.shape, node.source, value)
     random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
     known = all(nodes[ref.node].constant is not None for ref in refs_in(node.arguments))
-    if random or not known or "empty" in node.op or node.op == "getitem":
+    if random or not known or "empty" in node.op:
         return node
     results: list[Any] = [earlier.constant for earlier in nodes]
     value = _execute(node, results, lambda tensor: tensor)

@@ -222,9 +222,17 @@ def _added(
 
 
 def _record(algebra: Algebra, carriers: Sequence[Mapping[str, Axis]]) -> None:
-    """Notes, for every name, the names present in all tensors that carry it."""
+    """Notes, for every name, the names present in all tensors that carry it.
+
+    When scales are followed, tensors without a scale along the name do not count: a rotary table,
+    say, knows no heads, and still lets every head have scales of its own.
+    """
     for name in {name for carrier in carriers for name in carrier}:
         having = [carrier for carrier in carriers if name in carrier]
+        if algebra.field is not None:
+            having = [c for c in having if any(digit.form for digit in c[name])]
+        if not having:
+            continue
         common = set(having[0]).intersection(*having[1:]) - {name}
         for carrier in having:
             algebra.record(carrier[name], [carrier[other] for other in sorted(common)])

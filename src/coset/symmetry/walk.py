@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from coset.symmetry import forms
 from coset.symmetry.atoms import Atoms
 from coset.symmetry.forms import Form
-from coset.symmetry.graph import Graph, Node, substitute
+from coset.symmetry.graph import Graph, Node, Ref, substitute
 from coset.symmetry.primitives import constant, freeze, map_leaves
 from coset.symmetry.rules import RULES, unknown
 from coset.symmetry.values import Algebra, Block, Digit, Plain, Value, dependencies
@@ -139,7 +141,8 @@ def _walk(graph: Graph, algebra: Algebra, start: Mapping[str, Value]) -> None:
         results.append(_visit(node, algebra, results, start))
     algebra.reason = "output"
     for ref in graph.outputs:
-        freeze(algebra, results[ref.node], "an output")
+        if not isinstance(results[ref.node], Tensor):
+            freeze(algebra, results[ref.node], "an output")
 
 
 def _visit(node: Node, algebra: Algebra, results: Sequence[Any], start: Mapping[str, Value]) -> Any:
@@ -152,9 +155,15 @@ def _visit(node: Node, algebra: Algebra, results: Sequence[Any], start: Mapping[
         )
         return Plain(axes)
     if node.op == "constant":
-        assert node.constant is not None
-        return constant(algebra, node.constant)
-    arguments = substitute(node.arguments, lambda ref: results[ref.node])
+        return node.constant
+
+    def value_of(ref: Ref) -> Any:
+        # a constant is a new value each time it is used: two users of one tensor of zeros have
+        # nothing to do with each other
+        result = results[ref.node]
+        return constant(algebra, result) if isinstance(result, Tensor) else result
+
+    arguments = substitute(node.arguments, value_of)
     if node.op == "getitem":
         return arguments["x"][arguments["index"]]
     return RULES.get(node.op, unknown)(algebra, node.shape, **arguments)
