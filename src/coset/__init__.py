@@ -38,6 +38,15 @@ if TYPE_CHECKING:
     from coset.predictor import Predictor as Predictor
     from coset.predictor import fit as fit
     from coset.predictor import load as load
+    from coset.symmetry.check import symmetry_error as symmetry_error
+    from coset.symmetry.discover import discover as discover
+    from coset.symmetry.elements import Element as Element
+    from coset.symmetry.elements import PermutationFactor as PermutationFactor
+    from coset.symmetry.elements import Pinned as Pinned
+    from coset.symmetry.elements import ScaleInvariance as ScaleInvariance
+    from coset.symmetry.elements import ScalingFactor as ScalingFactor
+    from coset.symmetry.elements import Site as Site
+    from coset.symmetry.group import SymmetryGroup as SymmetryGroup
     from coset.weights.layout import Layout as Layout
     from coset.weights.network import Network as Network
     from coset.weights.network import assign as assign
@@ -75,6 +84,15 @@ NAMES: dict[str, str] = {
     "Predictor": "coset.predictor",
     "fit": "coset.predictor",
     "load": "coset.predictor",
+    "symmetry_error": "coset.symmetry.check",
+    "discover": "coset.symmetry.discover",
+    "Element": "coset.symmetry.elements",
+    "PermutationFactor": "coset.symmetry.elements",
+    "Pinned": "coset.symmetry.elements",
+    "ScaleInvariance": "coset.symmetry.elements",
+    "ScalingFactor": "coset.symmetry.elements",
+    "Site": "coset.symmetry.elements",
+    "SymmetryGroup": "coset.symmetry.group",
     "Layout": "coset.weights.layout",
     "Network": "coset.weights.network",
     "assign": "coset.weights.network",
