@@ -7,8 +7,6 @@ from coset.metrics import (
     pairwise_mutual_information,
     sample_pairwise_mutual_information,
 )
-from coset.metrics.fused import fused_pair_sums
-from coset.metrics.pairwise import torch_pair_sums
 
 
 def brute_force(members):
@@ -49,16 +47,6 @@ def test_zeros_and_equal_members():
     assert matrix[0, 1] == 0
     assert float(matrix[0, 2]) == pytest.approx(0.6931472)
     assert matrix.equal(matrix.T)
-
-
-def test_the_fused_kernel_agrees_with_torch(generator):
-    kernel = fused_pair_sums()
-    if kernel is None:
-        pytest.skip("numba is not installed: the fused kernel is an extra")
-    block = ensemble(8, 100, 10, generator=generator).float().flatten(1)
-    block[:, ::7] = torch.finfo(torch.float32).tiny
-    expected = torch_pair_sums(block.double())
-    torch.testing.assert_close(kernel(block), expected, atol=2e-4, rtol=1e-6)
 
 
 def test_the_whole_as_a_sample_has_no_error(generator):

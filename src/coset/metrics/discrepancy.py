@@ -14,13 +14,15 @@ from torch import Tensor
 
 from coset.errors import CosetError
 from coset.metrics.checks import check_at_least, check_finite, check_floating, check_shape
+from coset.metrics.fused import fused_absolute_sums, pair_sums_for
 from coset.metrics.kernels import Distances, Kernel, default_kernels
 
 PARAMETER_BLOCK = 4_096
 """Parameters worked on at a time."""
 
-SAMPLE_BLOCK = 256
-"""Samples on each side of a tile of distances: both sides of a tile stay in cache."""
+SAMPLE_BLOCK = 32
+"""Samples that one sample is compared with at a time: with a block of parameters half a megabyte
+in float32, so that it stays in cache."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def discrepancies(
     (20, 2.0, 14.0)
     """
     check_samples(samples, reference)
-    distances = pooled_distances(_parameter_blocks(samples, reference))
+    distances = pooled_distances(_parameter_blocks(samples, reference), samples.shape[1])
     return _compare(distances, len(samples), kernels, samples.dtype)
 
 
@@ -113,7 +115,7 @@ def layer_discrepancies(
     for name, tensor in samples.items():
         x, y = (side.detach().flatten(1) for side in (tensor, reference[name]))
         check_samples(x, y)
-        distances = pooled_distances(_parameter_blocks(x, y))
+        distances = pooled_distances(_parameter_blocks(x, y), x.shape[1])
         results[name] = _compare(distances, len(x), kernels, x.dtype)
         whole = distances if whole is None else whole.plus(distances)
     assert whole is not None
@@ -142,7 +144,7 @@ def discrepancy_test(
     """
     check_samples(samples, reference)
     check_at_least("permutations", permutations, 1)
-    distances = pooled_distances(_parameter_blocks(samples, reference))
+    distances = pooled_distances(_parameter_blocks(samples, reference), samples.shape[1])
     total = len(samples) + len(reference)
     if kernels is None:
         rows, columns = torch.triu_indices(total, total, offset=1, device=distances.l1.device)
@@ -215,31 +217,50 @@ def _parameter_blocks(samples: Tensor, reference: Tensor) -> Iterable[Float[Tens
         yield block - block.mean(0)
 
 
-def pooled_distances(blocks: Iterable[Float[Tensor, "t b"]]) -> Distances:
+def pooled_distances(blocks: Iterable[Float[Tensor, "t b"]], parameters: int = 0) -> Distances:
     """L1 and L2 distances between all vectors, summed in float64 over blocks of parameters.
+
+    Args:
+        blocks: All vectors, some parameters at a time.
+        parameters: How many there are in all, to tell whether compiling pays.
 
     >>> pooled_distances([torch.tensor([[0.0], [3.0]]), torch.tensor([[0.0], [4.0]])]).l2[0, 1]
     tensor(5., dtype=torch.float64)
     """
     l1 = squared = None
     for block in blocks:
-        if l1 is None or squared is None:
-            l1 = torch.zeros(len(block), len(block), dtype=torch.float64, device=block.device)
-            squared = torch.zeros_like(l1)
-        _add_l1(l1, block)
+        absolute_sums = pair_sums_for(
+            len(block), parameters, block, torch_absolute_sums, fused_absolute_sums
+        )
         wide = block.double()
         gram = wide @ wide.T
         norms = gram.diagonal()
-        squared += norms.unsqueeze(0) + norms.unsqueeze(1) - 2 * gram
+        square = norms.unsqueeze(0) + norms.unsqueeze(1) - 2 * gram
+        upper = absolute_sums(block)
+        l1 = upper if l1 is None else l1.add_(upper)
+        squared = square if squared is None else squared.add_(square)
     assert l1 is not None
     assert squared is not None
-    return Distances(l1 + l1.T, squared.clamp_min_(0).fill_diagonal_(0).sqrt_())
+    return Distances((l1 + l1.T).clamp_min_(0), squared.clamp_min_(0).fill_diagonal_(0).sqrt_())
 
 
-def _add_l1(total: Float[Tensor, "t t"], block: Float[Tensor, "t b"]) -> None:
-    """Add the L1 distances of a block of parameters above the diagonal, tile by tile."""
-    tiles = [slice(start, start + SAMPLE_BLOCK) for start in range(0, len(block), SAMPLE_BLOCK)]
-    for a, rows in enumerate(tiles):
-        for columns in tiles[a:]:
-            tile = torch.cdist(block[rows], block[columns], p=1)
-            total[rows, columns] += tile.triu(1) if rows == columns else tile
+def torch_absolute_sums(block: Float[Tensor, "t b"]) -> Float[Tensor, "t t"]:
+    """Σ |a − b| of each pair of rows, above the diagonal.
+
+    As 2 Σ max(a, b) − Σ a − Σ b: two passes over a buffer that stays in cache, where torch.cdist
+    needs three times as long.
+
+    >>> torch_absolute_sums(torch.tensor([[0.0, 1.0], [2.0, -1.0]]))[0, 1].item()
+    4.0
+    """
+    count = len(block)
+    buffer = block.new_empty(min(SAMPLE_BLOCK, count), block.shape[1])
+    sums = block.sum(-1)
+    total = torch.zeros(count, count, dtype=torch.float64, device=block.device)
+    for i in range(count - 1):
+        for start in range(i + 1, count, SAMPLE_BLOCK):
+            rows = slice(start, start + SAMPLE_BLOCK)
+            others = block[rows]
+            largest = torch.maximum(others, block[i], out=buffer[: len(others)]).sum(-1)
+            total[i, rows] = 2 * largest - sums[i] - sums[rows]
+    return total

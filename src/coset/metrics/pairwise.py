@@ -14,16 +14,13 @@ from torch import Tensor
 from coset.errors import CosetError
 from coset.metrics.checks import check_at_least, check_simplex, working
 from coset.metrics.diversity import check_members, check_two_members, entropy_unchecked
-from coset.metrics.fused import PairSums, fused_pair_sums
+from coset.metrics.fused import fused_entropy_sums, pair_sums_for
 
-COLUMNS = 4_096
+COLUMNS = 8_192
 """Entries of a network worked on at a time."""
 
 BLOCK = 1 << 17
 """Entries of a block of pairs: half a megabyte in float32, so that it stays in cache."""
-
-WORTH_COMPILING = 1 << 31
-"""Entries of all pairs together from which compiling the fused kernel pays: seconds of torch."""
 
 
 def pairwise_mutual_information(members: Float[Tensor, "m n c"]) -> Float[Tensor, "m m"]:
@@ -39,10 +36,11 @@ def pairwise_mutual_information(members: Float[Tensor, "m n c"]) -> Float[Tensor
     check_members(members)
     check_two_members(len(members))
     flat, entropies = _prepare(members.detach())
-    pair_sums = fastest_pair_sums(flat)
-    total = torch.zeros(len(flat), len(flat), dtype=torch.float64, device=flat.device)
+    count, columns = flat.shape
+    pair_sums = pair_sums_for(count, columns, flat, torch_entropy_sums, fused_entropy_sums)
+    total = torch.zeros(count, count, dtype=torch.float64, device=flat.device)
     for block in flat.split(COLUMNS, dim=1):
-        total += pair_sums(block.contiguous())
+        total += pair_sums(block)
     inputs = members.shape[1]
     mean_entropy = math.log(2) - total / (2 * inputs)
     upper = (mean_entropy - (entropies.unsqueeze(0) + entropies.unsqueeze(1)) / 2).triu(1)
@@ -63,18 +61,10 @@ def _prepare(
     return rows.clamp_min_(torch.finfo(rows.dtype).tiny), torch.stack(entropies)
 
 
-def fastest_pair_sums(rows: Float[Tensor, "m d"]) -> PairSums:
-    """The fused kernel for large float32 problems on a processor, if numba is installed."""
-    large = rows.numel() * len(rows) // 2 >= WORTH_COMPILING
-    if large and rows.device.type == "cpu" and rows.dtype == torch.float32:
-        return fused_pair_sums() or torch_pair_sums
-    return torch_pair_sums
-
-
-def torch_pair_sums(block: Float[Tensor, "m d"]) -> Float[Tensor, "m m"]:
+def torch_entropy_sums(block: Float[Tensor, "m d"]) -> Float[Tensor, "m m"]:
     """Σ_d s log s of each pair by four vectorised passes over a buffer that stays in cache.
 
-    >>> torch_pair_sums(torch.ones(2, 3))[0, 1].item()  # 3 · 2 log 2
+    >>> torch_entropy_sums(torch.ones(2, 3))[0, 1].item()  # 3 · 2 log 2
     4.158...
     """
     members, columns = block.shape
