@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import coset
 from coset import (
+    SGD,
     Adam,
     Categorical,
     CosetError,
@@ -23,6 +24,7 @@ from coset import (
     functionalise,
     load,
     stack,
+    weights_of,
 )
 from coset.predictor import Predictor
 from coset.store import load_record, save_record
@@ -75,6 +77,15 @@ def test_data_may_come_as_a_loader(data):
     loader = DataLoader(TensorDataset(*data), batch_size=16, shuffle=True)
     a, b = (fit(given, form, method=QUICK)(data[0]).mean for form in (data, loader))
     torch.testing.assert_close(a, b)
+
+
+def test_training_may_begin_from_given_weights(data):
+    given = module()
+    still = MaximumAPosteriori(SGD(1e-12), epochs=1)
+    posterior = fit(given, data, method=still, start=weights_of(given)).posterior
+    torch.testing.assert_close(posterior.weights["0.weight"], given[0].weight.detach())
+    fresh = fit(given, data, method=still).posterior
+    assert not torch.allclose(fresh.weights["0.weight"], given[0].weight)
 
 
 def test_progress_ends_at_one(data):

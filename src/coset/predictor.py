@@ -104,6 +104,7 @@ def fit(
     method: Method | None = None,
     likelihood: Likelihood = Categorical(),
     prior: GaussianPrior | None = None,
+    start: Weights | None = None,
     generator: torch.Generator | None = None,
     progress: Progress | None = None,
 ) -> Predictor:
@@ -116,6 +117,8 @@ def fit(
             Laplace approximation, the intended default, is there.
         likelihood: Classes unless told otherwise.
         prior: On the parameters; ``None`` stands for precision one.
+        start: Weights that training begins from, such as ``weights_of(module)``.  ``None``: fresh
+            ones for methods that train; the module's own for methods that do not.
         generator: Where every random number comes from.  ``None``: a fresh one of seed 0, so that
             equal calls give equal results.
         progress: Called with the fraction done and a short line.
@@ -134,7 +137,7 @@ def fit(
     chosen = method or MaximumAPosteriori()
     # a method of the user's own may do without progress
     extra: dict[str, Any] = {} if progress is None else {"progress": progress}
-    posterior = chosen.fit(problem, generator=_seeded(generator), **extra)
+    posterior = chosen.fit(problem, start=start, generator=_seeded(generator), **extra)
     report = posterior.report
     return Predictor(
         problem.network, posterior, report.likelihood or likelihood, report.prior or problem.prior
