@@ -102,13 +102,21 @@ logits; needed probabilities; call softmax over the class axis first
     check_simplex(name, values.detach())
 
 
+def sums_to_one(values: Tensor) -> bool:
+    """Whether the entries of the last axis sum to one, as far as their dtype can tell."""
+    lowest, highest = working(values).sum(-1).aminmax()
+    tolerance = _sum_tolerance(values)
+    return bool(lowest >= 1 - tolerance) and bool(highest <= 1 + tolerance)
+
+
+def _sum_tolerance(values: Tensor) -> float:
+    return SUM_TOLERANCE if values.dtype.itemsize >= 4 else HALF_SUM_TOLERANCE
+
+
 def check_simplex(name: str, values: Tensor) -> None:
     """The numerical half of ``check_probabilities``: two fast reductions over the entries."""
-    sums = working(values).sum(-1)
     smallest = float(values.amin())
-    tolerance = SUM_TOLERANCE if values.dtype.itemsize >= 4 else HALF_SUM_TOLERANCE
-    lowest, highest = (float(bound) for bound in sums.aminmax())
-    if smallest >= 0 and lowest >= 1 - tolerance and highest <= 1 + tolerance:
+    if smallest >= 0 and sums_to_one(values):
         return
     check_finite(name, values)
     if smallest < 0:
@@ -117,8 +125,9 @@ def check_simplex(name: str, values: Tensor) -> None:
             "needed probabilities",
             "call softmax over the class axis first",
         )
-    worst = lowest if 1 - lowest > highest - 1 else highest
-    hint = ": they look like logits" if float(values.amax()) > 1 + tolerance else ""
+    sums = working(values).sum(-1).flatten()
+    worst = float(sums[(sums - 1).abs().argmax()])
+    hint = ": they look like logits" if float(values.amax()) > 1 + _sum_tolerance(values) else ""
     raise CosetError(
         f"{name} sums to {worst:.4g} over the classes of an input{hint}",
         "needed probabilities that sum to one",

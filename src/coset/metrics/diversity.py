@@ -10,11 +10,12 @@ from coset.metrics.checks import (
     check_probabilities,
     check_shape,
     check_simplex,
+    sums_to_one,
     working,
 )
 
-BLOCK = 1 << 18
-"""Entries worked on at a time: one megabyte in float32, so that a block stays in cache."""
+BLOCK = 1 << 17
+"""Entries worked on at a time: half a megabyte in float32, so that a block stays in cache."""
 
 
 def entropy(probabilities: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
@@ -30,9 +31,14 @@ def entropy(probabilities: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
 def entropy_unchecked(probabilities: Float[Tensor, "*axes c"]) -> Float[Tensor, "*axes"]:
     """The entropy over the last axis, of probabilities that were checked before."""
     values = working(probabilities)
-    # torch.special.entr costs thirteen times this product: it is not vectorised.
     tiny = torch.finfo(values.dtype).tiny
-    return (0 - (values.clamp_min(tiny).log() * values).sum(-1)).to(probabilities.dtype)
+    return (0 - _p_log_p(values, values.clamp_min(tiny)).sum(-1)).to(probabilities.dtype)
+
+
+def _p_log_p(values: Float[Tensor, "*axes"], positive: Float[Tensor, "*axes"]) -> Tensor:
+    """Values times the logarithm of positive ones: torch.special.entr is not vectorised."""
+    logs = positive.log()
+    return logs * values if logs.requires_grad else logs.mul_(values)
 
 
 def mutual_information(members: Float[Tensor, "m n c"]) -> Float[Tensor, " n"]:
@@ -46,20 +52,20 @@ def mutual_information(members: Float[Tensor, "m n c"]) -> Float[Tensor, " n"]:
     """
     check_members(members)
     rows = max(1, BLOCK // (members.shape[0] * members.shape[2]))
-    blocks = []
-    for block in members.split(rows, dim=1):
-        # Checked here, not in a pass of its own: the block is in cache for what follows.
-        check_simplex("members", block.detach())
-        blocks.append(_mutual_information_block(block))
-    return torch.cat(blocks)
+    return torch.cat([_mutual_information(block) for block in members.split(rows, dim=1)])
 
 
-def _mutual_information_block(members: Float[Tensor, "m n c"]) -> Float[Tensor, " n"]:
+def _mutual_information(members: Float[Tensor, "m n c"]) -> Float[Tensor, " n"]:
+    """Of a block that stays in cache, where the checks and all passes are cheap."""
     values = working(members)
     mean = values.mean(0)
-    tiny = torch.finfo(values.dtype).tiny
     # Members and classes are summed in one reduction: the entropies one by one are not needed.
-    minus_entropy = (values.clamp_min(tiny).log() * values).sum((0, 2)) / len(values)
+    minus_entropy = _p_log_p(values, values).sum((0, 2)) / len(values)
+    if bool(minus_entropy.isnan().any()) or not sums_to_one(members.detach()):
+        # An entry is not positive: say why, or if it is zero only, take 0 log 0 = 0.
+        check_simplex("members", members.detach())
+        tiny = torch.finfo(values.dtype).tiny
+        minus_entropy = _p_log_p(values, values.clamp_min(tiny)).sum((0, 2)) / len(values)
     return (entropy_unchecked(mean) + minus_entropy).clamp_min(0).to(members.dtype)
 
 
