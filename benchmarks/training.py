@@ -98,10 +98,9 @@ def run(case: Case) -> None:
     )
     best = min(times["one thread"], times["two threads"])
     print_line(case.name, times["ours"], best, wanted=case.wanted)
-    memory = {"ours": peak_memory_of(ours), "other": peak_memory_of(other)}
     print(
-        f"    other with 1 thread {times['one thread']:.4f} s, with 2 {times['two threads']:.4f} s; "
-        f"peak memory ours {memory['ours']:.0f} MiB, other {memory['other']:.0f} MiB"
+        f"    other with 1 thread {times['one thread']:.4f} s, 2 threads {times['two threads']:.4f} "
+        f"s; peak memory ours {peak_memory_of(ours):.0f} MiB, other {peak_memory_of(other):.0f} MiB"
     )
 
 

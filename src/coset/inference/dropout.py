@@ -79,7 +79,7 @@ class _Mask(torch.autograd.Function):
         return None, None, None, None
 
     @staticmethod
-    def vmap(  # noqa: PLR0917  # torch calls it so
+    def vmap(  # torch calls it so
         info: Any,
         in_dims: tuple[int | None, ...],
         inputs: Tensor,

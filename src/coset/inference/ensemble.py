@@ -8,8 +8,9 @@ from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.map_estimate import MaximumAPosteriori
 from coset.inference.members import member_seeds, report_of, starting_points
-from coset.inference.memory import bytes_per_member, members_per_chunk
-from coset.inference.training import join, train_stack
+from coset.inference.parallel import train_stacks
+from coset.inference.planning import plan
+from coset.inference.training import check_data
 from coset.posterior.families import Samples
 from coset.vocabulary import Progress, Weights
 
@@ -55,28 +56,10 @@ class DeepEnsemble:
         Raises:
             CosetError: If data or weights do not fit the network, or a loss stops being finite.
         """
-        problem.check()
         recipe = self.base.recipe
+        check_data(problem, recipe)
         seeds = member_seeds(self.members, generator)
         starts = starting_points(problem, start, seeds)
-        size = members_per_chunk(self.members, bytes_per_member(problem, recipe), self.memory)
-        parts = []
-        for first in range(0, self.members, size):
-            rows = slice(first, first + size)
-            chunk = {name: tensor[rows] for name, tensor in starts.items()}
-            told = _shifted(progress, first, len(seeds[rows]), self.members)
-            parts.append(train_stack(problem, chunk, recipe, seeds[rows], progress=told))
-        trained = join(parts)
+        shared = plan(problem, recipe, self.members, memory=self.memory)
+        trained = train_stacks(problem, starts, recipe, seeds, shared, progress=progress)
         return Samples(trained.weights, report=report_of(trained))
-
-
-def _shifted(progress: Progress | None, done: int, current: int, members: int) -> Progress | None:
-    """Reports of one chunk as fractions of the whole."""
-    if progress is None or current == members:
-        return progress
-
-    def told(fraction: float, text: str) -> None:
-        last = done + current
-        progress((done + fraction * current) / members, f"members {done + 1}–{last}, {text}")
-
-    return told

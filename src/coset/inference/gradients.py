@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from coset.inference.dropout import MemberDropout
+from coset.inference.stacked import StackedLayers
 from coset.vocabulary import Batch, Weights
 from coset.weights.network import Network
 from coset.weights.stacking import members_of, unstack
@@ -79,7 +80,7 @@ def together(
     inputs, targets = batch
     leaves = _leaves(objective.network, weights)
     forward = vmap(objective.network.apply_training, randomness="different")
-    with MemberDropout(generators):
+    with StackedLayers(), MemberDropout(generators):
         outputs, buffers = forward({**weights, **leaves}, inputs)
     losses = objective.losses(outputs, targets)
     return _differentiate(losses, scale, leaves, buffers)
@@ -135,7 +136,7 @@ def evaluation_losses(
     with torch.no_grad():
         for inputs, targets in data:
             if vectorised:
-                outputs = vmap(apply, in_dims=(0, None))(weights, inputs)
+                outputs = vmap(apply, in_dims=(0, None), randomness="different")(weights, inputs)
             else:
                 outputs = torch.stack([apply(member, inputs) for member in unstack(weights)])
             shared = targets.expand(len(outputs), *targets.shape)

@@ -5,7 +5,8 @@ evaluated in turn inside a step (:mod:`coset.inference.gradients`).
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -127,20 +128,54 @@ def train_stack(
     Raises:
         CosetError: If the data do not fit the network, or a loss stops being finite.
     """
+    check_data(problem, recipe)
+    with own_randomness(seeds[0]):
+        return train_in_thread(problem, starts, recipe, seeds, progress=progress, on_epoch=on_epoch)
+
+
+def check_data(problem: Problem, recipe: Recipe) -> None:
+    """Refuses data, for training or held out, that do not fit the network."""
     problem.check()
-    run, state = _begin(problem, starts, recipe, seeds, progress)
-    finished: dict[int, Trained] = {}
-    # random operations other than dropout draw from torch's own generator: put it back after
+    held_out = recipe.held_out()
+    if held_out is not None:
+        replace(problem, train=held_out).check()
+
+
+@contextmanager
+def own_randomness(seed: int) -> Iterator[None]:
+    """Seeds torch's own generator for random operations other than dropout; puts it back after."""
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seeds[0])
-        while state.epoch < run.epochs and state.numbers:
-            _train_epoch(run, state)
-            if run.validation is not None:
-                _validate(run, state, finished)
-            if on_epoch is not None:
-                on_epoch(state)
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def train_in_thread(
+    problem: Problem,
+    starts: Weights,
+    recipe: Recipe,
+    seeds: Sequence[int],
+    *,
+    first: int = 0,
+    progress: Progress | None = None,
+    on_epoch: Callable[[TrainingState], None] | None = None,
+) -> Trained:
+    """The loop of :func:`train_stack`, without what only one thread may do: checks and seeds.
+
+    Messages count members from ``first``.
+    """
+    run, state = _begin(problem, starts, recipe, seeds, progress)
+    state.numbers = [first + number for number in state.numbers]
+    finished: dict[int, Trained] = {}
+    while state.epoch < run.epochs and state.numbers:
+        _train_epoch(run, state)
+        if run.validation is not None:
+            _validate(run, state, finished)
+        if on_epoch is not None:
+            on_epoch(state)
+    if progress is not None and state.epoch < run.epochs:
+        progress(1.0, f"stopped after epoch {state.epoch}")
     _finish(run, state, torch.arange(len(state.numbers)), finished)
-    return join([finished[number] for number in range(len(seeds))])
+    return join([finished[first + number] for number in range(len(seeds))])
 
 
 def _begin(
@@ -158,8 +193,6 @@ def _begin(
     learnt = is_learnt(problem.likelihood)
     objective = Objective(network, half_squares if learnt else problem.likelihood.log_prob)
     validation = recipe.held_out()
-    if validation is not None:
-        replace(problem, train=validation).check()
     first = problem.train.rows(torch.arange(min(2, problem.train.size)).expand(len(seeds), -1))
     evaluate = choose(objective, weights, first)
     steps = recipe.passes(problem.train.size) * recipe.batches(problem.train.size)

@@ -1,6 +1,7 @@
 """A torch module seen as a pure function of its weights."""
 
 import copy
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ Inputs = Tensor | tuple[Tensor, ...]
 @dataclass(frozen=True)
 class Network:
     """A module as pure functions; the module itself is copied and never changed.
+
+    Several threads may call the functions at once.
 
     Attributes:
         apply: ``apply(weights, inputs)`` in evaluation mode.  Partial weights override
@@ -91,19 +94,34 @@ def functionalise(module: nn.Module) -> Network:
     layout = Layout.of(weights, [name for name, _ in module.named_parameters()])
     buffers = [name for name in weights if name not in set(layout.names)]
 
+    evaluator, trainer = _per_thread(evaluating), _per_thread(training)
+
     def apply(given: Weights, inputs: Inputs) -> Tensor:
-        return _call(evaluating, given, inputs)
+        return _call(evaluator(), given, inputs)
 
     def apply_training(given: Weights, inputs: Inputs) -> tuple[Tensor, Weights]:
         # functional_call writes buffer updates into the dictionary it is given
         fresh = {name: given.get(name, weights[name]).clone() for name in buffers}
-        outputs = _call(training, {**given, **fresh}, inputs)
+        outputs = _call(trainer(), {**given, **fresh}, inputs)
         return outputs, fresh
 
     def initialise(generator: torch.Generator) -> Weights:
         return weights_of(_reset(copy.deepcopy(evaluating), generator))
 
     return Network(apply, apply_training, weights, layout, initialise)
+
+
+def _per_thread(module: nn.Module) -> Callable[[], nn.Module]:
+    """A copy for each thread: during a call the weights given stand in the module itself."""
+    copies = threading.local()
+
+    def own() -> nn.Module:
+        if not hasattr(copies, "module"):
+            copies.module = copy.deepcopy(module)
+        found: nn.Module = copies.module
+        return found
+
+    return own
 
 
 def _call(module: nn.Module, weights: Weights, inputs: Inputs) -> Tensor:
