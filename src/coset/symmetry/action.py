@@ -22,17 +22,31 @@ def region(tensor: Tensor, lead: int, site: Site) -> Tensor:
     offset = tensor.storage_offset()
     for axis, outer, start, size in site.block:
         before, rest = _break(axes[axis], outer)
-        (length, stride), *inner = [pair for pair in rest if pair[0] != 1] or [(1, 0)]
-        depth = prod(n for n, _ in inner)
-        offset += start // depth * stride
-        axes[axis] = [*before, (size // depth, stride), *inner]
-        assert (start + size) // depth <= length
+        kept, skipped = _range(rest, start, size)
+        axes[axis] = [*before, *kept]
+        offset += skipped
     pairs = _refine([pair for axis in axes for pair in axis], site.view)
     return tensor.as_strided(
         (*tensor.shape[:lead], *(size for size, _ in pairs)),
         (*tensor.stride()[:lead], *(stride for _, stride in pairs)),
         offset,
     )
+
+
+def _range(
+    pairs: Sequence[tuple[int, int]], start: int, size: int
+) -> tuple[list[tuple[int, int]], int]:
+    """A range of a row-major index, and its offset in memory."""
+    offset = 0
+    rest = [pair for pair in pairs if pair[0] != 1]
+    while rest:
+        depth = prod(n for n, _ in rest[1:])
+        offset += start // depth * rest[0][1]
+        if size >= depth:
+            return [(size // depth, rest[0][1]), *rest[1:]], offset
+        start %= depth
+        rest = rest[1:]
+    return [], offset
 
 
 def _break(

@@ -77,7 +77,7 @@ def _analyse(structure: Structure, weights: Weights, inputs: Sequence[Tensor]) -
         invariances=tuple(find_invariances(structure, dead)),
         pinned=tuple(pinned),
         shapes=shapes,
-        aliases=structure.graph.aliases,
+        aliases={n: m for n, m in structure.graph.aliases.items() if m in shapes},
     )
 
 

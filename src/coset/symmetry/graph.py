@@ -365,6 +365,8 @@ def _execute(node: Node, results: Sequence[Any], convert: Callable[[Any], Any]) 
     assert node.target is not None
     if node.op == "_native_batch_norm_legit_no_training":
         return _batch_norm(**arguments)
+    if node.op == "copy":  # the operation itself has no derivative
+        return arguments["src"].to(arguments["self"].dtype).expand_as(arguments["self"])
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return convert(node.target(*arguments.values()))
@@ -408,16 +410,14 @@ def _converter(dtype: torch.dtype | None) -> Callable[[Any], Any]:
 
 def _canonical_names(module: nn.Module) -> dict[str, str]:
     """For every name of a tensor, the first name of the same tensor."""
-    main: dict[int, str] = {id(tensor): name for name, tensor in module.named_parameters()}
-    names = {
-        name: main[id(tensor)] for name, tensor in module.named_parameters(remove_duplicate=False)
-    }
-    storages = {
-        (tensor.data_ptr(), tuple(tensor.shape)): name
-        for name, tensor in reversed(list(module.named_parameters()))
-    }
-    for name, tensor in module.named_parameters():
-        names[name] = storages[(tensor.data_ptr(), tuple(tensor.shape))]
+    first: dict[tuple[int, tuple[int, ...]], str] = {}
+    names = {}
+    for name, tensor in (
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ):
+        key = (tensor.data_ptr() if tensor.numel() else id(tensor), tuple(tensor.shape))
+        names[name] = first.setdefault(key, name)
     return names
 
 

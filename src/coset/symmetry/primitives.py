@@ -229,13 +229,14 @@ def _record(algebra: Algebra, carriers: Sequence[Mapping[str, Axis]]) -> None:
     """
     for name in {name for carrier in carriers for name in carrier}:
         having = [carrier for carrier in carriers if name in carrier]
-        if algebra.field is not None:
-            having = [c for c in having if any(digit.form for digit in c[name])]
-        if not having:
-            continue
-        common = set(having[0]).intersection(*having[1:]) - {name}
-        for carrier in having:
-            algebra.record(carrier[name], [carrier[other] for other in sorted(common)])
+        algebra.record(having[0][name], [having[0][other] for other in _common(having, name)])
+        scaled = [c for c in having if any(digit.form for digit in c[name])]
+        for carrier in scaled:
+            algebra.record_scaled(carrier[name], [carrier[n] for n in _common(scaled, name)])
+
+
+def _common(carriers: Sequence[Mapping[str, Axis]], name: str) -> list[str]:
+    return sorted(set(carriers[0]).intersection(*carriers[1:]) - {name})
 
 
 def _distribute(

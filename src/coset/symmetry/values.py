@@ -70,6 +70,7 @@ class Algebra:
         atoms: Shared by all walks over one graph.
         log: Which digits were seen together, as pseudo-values: axis 0 holds the digits in
             question, the other axes those that travel with them.
+        scaled_log: The same, only for digits with a scale along them.
         equations: Forms that must vanish.
         shifts: For unknowns of running variances, the epsilon that scales with them.
         field: Which scales are followed: ``None``, ``"magnitude"``, ``"sign"`` or ``"ideal"``.
@@ -80,6 +81,7 @@ class Algebra:
         self.atoms = atoms
         self.field = field
         self.log: dict[Plain, None] = {}
+        self.scaled_log: dict[Plain, None] = {}
         self.equations: list[Form] = []
         self.reason = ""
         self.shifts: dict[int, float] = {}
@@ -254,24 +256,29 @@ class Algebra:
 
     def record(self, axis: Axis, others: Sequence[Axis]) -> None:
         """Notes that the digits of ``axis`` travel with those of ``others``."""
-        if not axis or (self.field is not None and not any(digit.form for digit in axis)):
-            return
-        bare = tuple(tuple(digit._replace(form=forms.ZERO) for digit in other) for other in others)
-        self.log[Plain((axis, *bare))] = None
+        if axis:
+            self.log[Plain((_bare(axis), *map(_bare, others)))] = None
+
+    def record_scaled(self, axis: Axis, others: Sequence[Axis]) -> None:
+        """Notes the same for scales, if there is one along ``axis``."""
+        if any(digit.form for digit in axis):
+            self.scaled_log[Plain((axis, *map(_bare, others)))] = None
 
     def record_axes(self, value: Value) -> None:
         """Notes every axis of a value with its other axes."""
         for _, leaf in self.leaves(value):
             for i, axis in enumerate(leaf.axes):
-                self.record(axis, [*leaf.axes[:i], *leaf.axes[i + 1 :]])
+                others = [*leaf.axes[:i], *leaf.axes[i + 1 :]]
+                self.record(axis, others)
+                self.record_scaled(axis, others)
 
     def settle_log(self) -> None:
-        """Rewrites the log in terms of atoms as they are now."""
-        settled = {}
-        for entry in self.log:
-            for _, leaf in self.leaves(self.resolve(entry)):
-                settled[leaf] = None
-        self.log = settled
+        """Rewrites the logs in terms of atoms as they are now."""
+        self.log = self._settled(self.log)
+        self.scaled_log = self._settled(self.scaled_log)
+
+    def _settled(self, log: Iterable[Plain]) -> dict[Plain, None]:
+        return {leaf: None for entry in log for _, leaf in self.leaves(self.resolve(entry))}
 
     def split(self, atom: int, sizes: Sequence[int]) -> None:
         """Cuts the range of an atom; whatever lived under it gets one instance a piece."""
@@ -280,6 +287,10 @@ class Algebra:
         self.atoms.split(atom, tuple(sizes), self.reason)
         for low in below:
             self.atoms.multiply(low, atom, len(sizes), self.reason)
+
+
+def _bare(axis: Axis) -> Axis:
+    return tuple(digit._replace(form=forms.ZERO) for digit in axis)
 
 
 def dependencies(log: Iterable[Plain]) -> dict[int, set[int]]:

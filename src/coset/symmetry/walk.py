@@ -86,7 +86,7 @@ class Structure:
         _walk(self.graph, algebra, start)
         algebra.settle_log()
         return Equations(
-            tuple(dict.fromkeys(algebra.equations)), tuple(algebra.log), algebra.shifts
+            tuple(dict.fromkeys(algebra.equations)), tuple(algebra.scaled_log), algebra.shifts
         )
 
 
