@@ -6,6 +6,7 @@ from metric_cases import ensemble
 from torch.utils.data import DataLoader, TensorDataset
 
 import coset.metrics as metrics
+from coset.bayes import Bernoulli
 from coset.errors import CosetError
 from coset.metrics import Metric, evaluate
 
@@ -138,6 +139,24 @@ def test_one_output_is_the_probability_of_yes(generator):
     record = evaluate(Table(p), (torch.arange(50), y), outliers=torch.arange(9))
     expected = evaluate(Table(both), (torch.arange(50), y[:, 0]), outliers=torch.arange(9))
     assert record == pytest.approx(expected, abs=1e-12)
+
+
+def test_bernoulli_outputs_are_questions_of_their_own(generator):
+    """Three outputs an input, targets of any dtype, also as maps of pixels."""
+    p = torch.rand(2, 30, 3, generator=generator, dtype=torch.float64)
+    y = torch.randint(2, (30, 3), generator=generator)
+    table = Table(p)
+    table.likelihood = Bernoulli()
+    record = evaluate(table, (torch.arange(30), y.double()), outliers=torch.arange(9))
+    both = torch.stack([1 - p, p], -1).flatten(1, 2)
+    expected = evaluate(Table(both), (torch.arange(90), y.flatten()))
+    assert {name: record[name] for name in expected} == pytest.approx(expected, abs=1e-12)
+    table = Table(p.unsqueeze(-1))
+    table.likelihood = Bernoulli()
+    maps = evaluate(table, (torch.arange(30), y.unsqueeze(-1)))
+    assert maps["brier"] == pytest.approx(record["brier"], abs=1e-12)
+    with pytest.raises(CosetError, match="other than 0 and 1"):
+        evaluate(table, (torch.arange(30), 2 * y.unsqueeze(-1)))
 
 
 def test_standard_errors_come_as_extra_keys(classifier):

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from coset.errors import CosetError
 from coset.metrics.bootstrap import bootstrap_of_sums, bootstrap_standard_error
 from coset.metrics.catalogue import Metric
-from coset.metrics.checks import check_classification
+from coset.metrics.checks import check_classification, check_same_shape
 from coset.metrics.dense import flatten_pixels
 from coset.metrics.regression import check_gaussian, check_points
 
@@ -109,28 +109,52 @@ class Collected:
         )
 
 
-def readings(predictions: PredictionsLike, targets: Tensor) -> Readings:
-    """What the metrics can read of one batch: whole-number targets mean classification."""
+def readings(predictions: PredictionsLike, targets: Tensor, *, yes_or_no: bool = False) -> Readings:
+    """What the metrics can read of one batch.
+
+    Whole-number targets mean classification, others regression; with ``yes_or_no`` every output is
+    a question of its own, and targets are zeros and ones of any dtype.
+    """
+    mean, members = predictions.mean, predictions.members
+    if yes_or_no or (mean.shape[1] == 1 and not targets.is_floating_point()):
+        return _yes_or_no_readings(mean, members, targets)
     if targets.is_floating_point():
-        return _regression_readings(predictions.mean, predictions.variance, targets)
-    return _classification_readings(predictions.mean, predictions.members, targets)
-
-
-def _classification_readings(mean: Tensor, members: Tensor, targets: Tensor) -> Readings:
-    if mean.shape[1] == 1:
-        # The probability of one of two classes: write down the other one too.
-        mean = torch.cat([1 - mean, mean], dim=1)
-        members = torch.cat([1 - members, members], dim=2)
-        targets = targets.squeeze(1) if targets.ndim == mean.ndim else targets
-    dense = mean.ndim > 2
-    if dense:
+        return _regression_readings(mean, predictions.variance, targets)
+    pixels = mean.ndim > 2
+    if pixels:
         mean, targets = flatten_pixels(mean, targets)
         members = members.movedim(2, -1).flatten(1, -2)
-    check_classification(mean, targets)
-    found = {"probabilities": mean, "labels": targets, "members": members}
+    return _classification_readings(mean, members, targets, pixels=pixels)
+
+
+def _yes_or_no_readings(mean: Tensor, members: Tensor, targets: Tensor) -> Readings:
+    """Every output is an input with two classes: its probability, and that of the other answer."""
+    if mean.shape[1] == 1 and targets.ndim == mean.ndim - 1:
+        targets = targets.unsqueeze(1)
+    check_same_shape("the mean", mean, "targets", targets)
+    if not bool(((targets == 0) | (targets == 1)).all()):
+        raise CosetError(
+            "targets have entries other than 0 and 1",
+            "needed yes-or-no targets for predictions with one probability an output",
+            "check the targets",
+        )
+    mean, members = mean.flatten(), members.flatten(1)
+    return _classification_readings(
+        torch.stack([1 - mean, mean], -1),
+        torch.stack([1 - members, members], -1),
+        targets.long().flatten(),
+        pixels=False,
+    )
+
+
+def _classification_readings(
+    mean: Tensor, members: Tensor, labels: Tensor, *, pixels: bool
+) -> Readings:
+    check_classification(mean, labels)
+    found = {"probabilities": mean, "labels": labels, "members": members}
     if len(members) > 1:
         found["several_members"] = members
-    if dense:
+    if pixels:
         found["pixel_probabilities"] = mean
     return found
 

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from coset.bayes.likelihood import Bernoulli
 from coset.errors import CosetError
 from coset.metrics.catalogue import CATALOGUE, Metric, metric_named
 from coset.metrics.collection import (
@@ -35,7 +36,8 @@ def evaluate(
     """Predict a test set once and compute every metric of the catalogue that fits.
 
     Whole-number targets mean classification, by pixel if the predictions have pixel axes; others
-    mean regression.  One batch of members is in memory at a time; of the rest we keep what the
+    mean regression; with a ``Bernoulli`` likelihood, or one probability an input, every output is a
+    yes-or-no question.  One batch of members is in memory at a time; of the rest we keep what the
     metrics read: a value for each input, and the mean predictions.
 
     Args:
@@ -73,6 +75,7 @@ def collect(
     score: Score | None,
 ) -> Collected:
     """Predict the test set, then the outliers, and keep what the metrics read."""
+    yes_or_no = isinstance(getattr(predictor, "likelihood", None), Bernoulli)
     collected = None
     for inputs, targets in batches(test):
         if targets is None:
@@ -83,8 +86,8 @@ def collect(
         dense = predictions.mean.ndim > 2
         parts = one_by_one(predictions, targets) if dense else [(predictions, targets)]
         for part, target in parts:
-            found = readings(part, target)
-            score = score or (probability_score if "labels" in found else variance_score)
+            found = readings(part, target, yes_or_no=yes_or_no)
+            score = score or _default_score(part, "labels" in found, yes_or_no)
             if outliers is not None:
                 found["inlier_scores"] = score(part)
             if collected is None:
@@ -103,11 +106,21 @@ def collect(
     return collected
 
 
+def _default_score(predictions: PredictionsLike, classification: bool, yes_or_no: bool) -> Score:
+    if not classification:
+        return variance_score
+    return answer_score if yes_or_no or predictions.mean.shape[1] == 1 else probability_score
+
+
 def probability_score(predictions: PredictionsLike) -> Float[Tensor, " n"]:
     """Minus the largest mean probability of each input, averaged over its pixels."""
-    mean = predictions.mean
-    top = torch.maximum(mean, 1 - mean)[:, 0] if mean.shape[1] == 1 else mean.amax(1)
-    return -top.reshape(len(top), -1).mean(1)
+    return -predictions.mean.amax(1).reshape(len(predictions.mean), -1).mean(1)
+
+
+def answer_score(predictions: PredictionsLike) -> Float[Tensor, " n"]:
+    """Minus the probability of the likelier answer, averaged over yes-or-no outputs."""
+    mean = predictions.mean.flatten(1)
+    return -torch.maximum(mean, 1 - mean).mean(1)
 
 
 def variance_score(predictions: PredictionsLike) -> Float[Tensor, " n"]:
