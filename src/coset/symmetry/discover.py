@@ -64,8 +64,7 @@ def _analyse(structure: Structure, weights: Weights, inputs: Sequence[Tensor]) -
     magnitude, sign = structure.equations("magnitude"), structure.equations("sign")
     positive = {structure.parts[structure.unknowns[u].part].tensor for u in magnitude.shifts}
     unread = _unread(structure, weights, inputs, positive)
-    dead = {u for u, place in enumerate(structure.unknowns) if place.part in unread}
-    search = Search(structure, magnitude, sign, dead)
+    search = Search(structure, magnitude, sign)
     factory = Factory(structure, unread)
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     pinned = pinned_axes(structure, unread)
@@ -74,7 +73,7 @@ def _analyse(structure: Structure, weights: Weights, inputs: Sequence[Tensor]) -
     return SymmetryGroup(
         permutations=tuple(factory.permutations()),
         scalings=tuple(factory.scalings(find_scalings(search), magnitude.shifts)),
-        invariances=tuple(find_invariances(structure, dead)),
+        invariances=tuple(find_invariances(structure, unread)),
         pinned=tuple(pinned),
         shapes=shapes,
         aliases={n: m for n, m in structure.graph.aliases.items() if m in shapes},

@@ -30,12 +30,16 @@ class Class:
 
 
 class Factory:
-    """Builds factors and sites from a structure, leaving out parts that are never read."""
+    """Builds factors and sites from a structure.
+
+    Factors that touch only parts the output never reads are left out; a part that merely looks
+    unread keeps its sites, so a mistake there costs nothing.
+    """
 
     def __init__(self, structure: Structure, unread: set[int]) -> None:
         self.structure = structure
         self.parts = structure.parts
-        self.live = [i for i in range(len(self.parts)) if i not in unread]
+        self.unread = unread
         self.classes = self._classes()
         self.class_of = {atom: k for k, c in enumerate(self.classes) for atom in c.atoms}
         self._taken: set[str] = set()
@@ -45,9 +49,9 @@ class Factory:
     def _classes(self) -> list[Class]:
         atoms, above = self.structure.atoms, self.structure.above
         free: dict[int, None] = {}
-        for i in self.live:
-            for atom in self.parts[i].digits:
-                if atoms.pin_of(atom) is None:
+        for i, part in enumerate(self.parts):
+            for atom in part.digits:
+                if atoms.pin_of(atom) is None and i not in self.unread:
                     free[atom] = None
         groups: list[tuple[int, ...]] = []
         for atom in free:
@@ -104,9 +108,9 @@ class Factory:
 
     def _first_tensor(self, own: Class) -> str:
         """A tensor that the class indexes the rows of, if there is one."""
-        touched = [i for i in self.live if own.atoms[0] in self.parts[i].digits]
-        rows = [i for i in touched if own.atoms[0] in self.parts[i].axes[0]]
-        return self.parts[(rows or touched)[0]].tensor
+        touched = [part for part in self.parts if own.atoms[0] in part.digits]
+        rows = [part for part in touched if own.atoms[0] in part.axes[0]]
+        return (rows or touched)[0].tensor
 
     def _unique(self, tensor: str) -> str:
         base, _, last = tensor.rpartition(".")
@@ -142,8 +146,7 @@ class Factory:
     def _class_sites(self, own: Class) -> Iterable[tuple[int, Site, dict[int, int]]]:
         """For every occurrence of a class: the part, the site, and where its refused parents are."""
         outer = [atom for p in own.parents for atom in self.classes[p].atoms]
-        for i in self.live:
-            part = self.parts[i]
+        for i, part in enumerate(self.parts):
             for digit, atom in enumerate(part.digits):
                 if atom == own.atoms[0]:
                     digits = self._look(part, digit, own.atoms)
@@ -194,7 +197,9 @@ class Factory:
         """Scaling factors from null vectors."""
         factors = []
         for scaling in found:
-            factors.extend(self._scaling(scaling, shifts))
+            parts = {self.structure.unknowns[u].part for u in scaling.exponents}
+            if not parts <= self.unread:
+                factors.extend(self._scaling(scaling, shifts))
         return factors
 
     def _scaling(self, scaling: Scaling, shifts: Mapping[int, float]) -> list[ScalingFactor]:

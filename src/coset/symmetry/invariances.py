@@ -14,12 +14,12 @@ from coset.symmetry.values import aligned
 from coset.symmetry.walk import Equations, Structure
 
 
-def find_invariances(structure: Structure, dead: set[int]) -> list[ScaleInvariance]:
-    """All scale invariances, at most one a tensor and the finest there is."""
+def find_invariances(structure: Structure, unread: set[int]) -> list[ScaleInvariance]:
+    """All scale invariances of what is read, at most one a tensor and the finest there is."""
     ideal = structure.equations("ideal")
     unknowns: dict[str, list[int]] = {}
     for u, place in enumerate(structure.unknowns):
-        if u not in dead:
+        if place.part not in unread:
             unknowns.setdefault(structure.parts[place.part].tensor, []).append(u)
     buffers = {name for name in unknowns if "running_" in name}
     found = []

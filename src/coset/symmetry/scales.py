@@ -96,16 +96,12 @@ class System:
 class Search:
     """The unknowns of a structure, grouped by atom, with the equations of both fields."""
 
-    def __init__(
-        self, structure: Structure, magnitude: Equations, sign: Equations, dead: set[int]
-    ) -> None:
+    def __init__(self, structure: Structure, magnitude: Equations, sign: Equations) -> None:
         self.structure = structure
-        self.dead = dead
         self.atom_of = [self._atom(u) for u in range(len(structure.unknowns))]
         self.block: dict[int | None, list[int]] = {}
         for u, atom in enumerate(self.atom_of):
-            if u not in dead:
-                self.block.setdefault(atom, []).append(u)
+            self.block.setdefault(atom, []).append(u)
         self.rank = {u: self._rank(u) for u in range(len(structure.unknowns))}
         self.equations = [self._by_atom(magnitude.forms), self._by_atom(sign.forms)]
         self.entries = [self._entries(magnitude.log), self._entries(sign.log)]
@@ -123,9 +119,7 @@ class Search:
     def _by_atom(self, equations: Iterable[Form]) -> dict[int | None, list[Vector]]:
         grouped: dict[int | None, list[Vector]] = {}
         for form in equations:
-            vector = {u: value for u, value in form if u not in self.dead}
-            if vector:
-                grouped.setdefault(self.atom_of[form[0][0]], []).append(vector)
+            grouped.setdefault(self.atom_of[form[0][0]], []).append(dict(form))
         return grouped
 
     @staticmethod
@@ -142,7 +136,7 @@ class Search:
         """For each atom, on how many of its digits in parameters each other atom can be seen."""
         counts: dict[int, dict[int, int]] = {}
         for u, atom in enumerate(self.atom_of):
-            if atom is None or u in self.dead:
+            if atom is None:
                 continue
             for other in set(self.structure.parts[self.structure.unknowns[u].part].digits):
                 if other != atom and self.governor(u, other) is not None:
@@ -165,7 +159,7 @@ class Search:
             others = index - {atom}
             for form, seen in self.entries[field].get(atom, ()):
                 if not others <= seen:
-                    extra.append({u: value for u, value in form if u not in self.dead})
+                    extra.append(dict(form))
         singles = {u for vector in extra if len(vector) == 1 for u in vector}
         for u in singles:
             system.add({u: Fraction(1)}, self.rank)
