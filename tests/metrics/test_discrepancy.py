@@ -12,6 +12,7 @@ from coset.metrics import (
     laplace,
     layer_discrepancies,
     maximum_mean_discrepancy,
+    stack_discrepancies,
 )
 from coset.metrics.discrepancy import pooled_distances
 
@@ -102,7 +103,9 @@ def test_layers_and_the_whole(samples):
     torch.testing.assert_close(
         result["a"].values, discrepancies(x[:, :12], y[:, :12]).values, atol=1e-12, rtol=0
     )
-    torch.testing.assert_close(result[""].values, discrepancies(x, y).values, atol=1e-12, rtol=0)
+    whole = stack_discrepancies(*stacks).values
+    for values in (result[""].values, whole):
+        torch.testing.assert_close(values, discrepancies(x, y).values, atol=1e-12, rtol=0)
     with pytest.raises(CosetError, match=r"differ in the tensors \['b'\]"):
         layer_discrepancies(stacks[0], {"a": stacks[1]["a"]})
 

@@ -29,6 +29,7 @@ from coset.metrics.discrepancy import (
     discrepancy_test,
     layer_discrepancies,
     maximum_mean_discrepancy,
+    stack_discrepancies,
 )
 from coset.metrics.diversity import disagreement, entropy, mutual_information
 from coset.metrics.evaluation import evaluate
@@ -122,6 +123,7 @@ __all__ = [
     "root_mean_squared_error",
     "sample_pairwise_mutual_information",
     "scale_temperature",
+    "stack_discrepancies",
     "structural_similarity",
     "total_variation",
 ]

@@ -70,6 +70,7 @@ Reading = Literal[
     "several_members",  # the same, if there are two or more
     "inlier_scores",  # (n,) out-of-distribution scores
     "outlier_scores",
+    "outlier_members",  # (m, o, c) probabilities of each member for the outliers
     "mean",  # (n, …) of regression
     "variance",  # (n, …) predictive variance of regression
     "targets",  # (n, …) of regression

@@ -7,6 +7,7 @@ parameters, so the distances are streamed: memory holds a block of parameters an
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from jaxtyping import Float
@@ -88,6 +89,25 @@ def discrepancies(
     return _compare(distances, len(samples), kernels, samples.dtype)
 
 
+def stack_discrepancies(
+    samples: Mapping[str, Tensor],
+    reference: Mapping[str, Tensor],
+    *,
+    kernels: Sequence[Kernel] | None = None,
+) -> Discrepancies:
+    """The same between two stacks of weights, all tensors together, without flattening them.
+
+    >>> x, y = {"a": torch.tensor([[0.0], [1.0]])}, {"a": torch.tensor([[5.0], [7.0]])}
+    >>> bool(stack_discrepancies(x, y).largest == discrepancies(x["a"], y["a"]).largest)
+    True
+    """
+    pairs = _flat_tensors(samples, reference)
+    parameters = sum(x.shape[1] for x, _ in pairs.values())
+    blocks = chain.from_iterable(_parameter_blocks(x, y) for x, y in pairs.values())
+    first, _ = next(iter(pairs.values()))
+    return _compare(pooled_distances(blocks, parameters), len(first), kernels, first.dtype)
+
+
 def layer_discrepancies(
     samples: Mapping[str, Tensor],
     reference: Mapping[str, Tensor],
@@ -104,6 +124,21 @@ def layer_discrepancies(
     >>> bool(result[""].largest == result["a"].largest), float(result["b"].largest)
     (True, 0.0)
     """
+    whole, results, first, dtype = None, {}, 0, torch.float32
+    for name, (x, y) in _flat_tensors(samples, reference).items():
+        first, dtype = len(x), x.dtype
+        distances = pooled_distances(_parameter_blocks(x, y), x.shape[1])
+        results[name] = _compare(distances, first, kernels, dtype)
+        whole = distances if whole is None else whole.plus(distances)
+    assert whole is not None
+    results[""] = _compare(whole, first, kernels, dtype)
+    return results
+
+
+def _flat_tensors(
+    samples: Mapping[str, Tensor], reference: Mapping[str, Tensor]
+) -> dict[str, tuple[Float[Tensor, "m p"], Float[Tensor, "n p"]]]:
+    """Both sides of each tensor, checked, with the axes after the members in one."""
     if set(samples) != set(reference) or not samples:
         odd = sorted(set(samples) ^ set(reference))
         raise CosetError(
@@ -111,17 +146,12 @@ def layer_discrepancies(
             "needed the same tensor names on both sides",
             "take both stacks from one architecture",
         )
-    whole, results = None, {}
+    pairs = {}
     for name, tensor in samples.items():
-        x, y = (side.detach().flatten(1) for side in (tensor, reference[name]))
+        x, y = (side.detach().reshape(len(side), -1) for side in (tensor, reference[name]))
         check_samples(x, y)
-        distances = pooled_distances(_parameter_blocks(x, y), x.shape[1])
-        results[name] = _compare(distances, len(x), kernels, x.dtype)
-        whole = distances if whole is None else whole.plus(distances)
-    assert whole is not None
-    first = next(iter(samples.values()))
-    results[""] = _compare(whole, len(first), kernels, first.dtype)
-    return results
+        pairs[name] = x, y
+    return pairs
 
 
 def discrepancy_test(

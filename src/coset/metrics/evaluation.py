@@ -91,19 +91,35 @@ def collect(
             if outliers is not None:
                 found["inlier_scores"] = score(part)
             if collected is None:
-                offered = set(found) | (set() if outliers is None else {"outlier_scores"})
+                offered = set(found) | _offered_by(outliers, dense)
                 collected = Collected(_choose(metrics, offered, dense), dense)
             collected.add(found)
     if collected is None or score is None:
         raise CosetError("test is empty", "needed at least one input", "check the data or loader")
-    if outliers is not None and any("outlier_scores" in row.reads for row in collected.metrics):
-        for inputs, _ in batches(outliers):
-            collected.add({"outlier_scores": score(predictor(inputs))})
-        if "outlier_scores" not in collected.columns:
-            raise CosetError(
-                "outliers is empty", "needed at least one input", "leave it out if there are none"
-            )
+    if outliers is not None:
+        _add_outliers(collected, predictor, outliers, score)
     return collected
+
+
+def _offered_by(outliers: Data | None, dense: bool) -> set[str]:
+    if outliers is None:
+        return set()
+    return {"outlier_scores"} if dense else {"outlier_scores", "outlier_members"}
+
+
+def _add_outliers(collected: Collected, predictor: Predict, outliers: Data, score: Score) -> None:
+    """Predict the outliers, if a metric reads anything of them."""
+    read = {name for row in collected.metrics for name in row.reads if name.startswith("outlier")}
+    empty = True
+    for inputs, _ in batches(outliers) if read else ():
+        predictions = predictor(inputs)
+        found = {"outlier_scores": score(predictions), "outlier_members": predictions.members}
+        collected.add({name: found[name] for name in read})
+        empty = False
+    if read and empty:
+        raise CosetError(
+            "outliers is empty", "needed at least one input", "leave it out if there are none"
+        )
 
 
 def _default_score(predictions: PredictionsLike, classification: bool, yes_or_no: bool) -> Score:

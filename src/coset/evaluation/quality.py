@@ -1,0 +1,157 @@
+"""The table of posterior quality of Laurent et al. 2024, in the poster's units."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from coset.errors import CosetError
+from coset.metrics.catalogue import Metric
+from coset.metrics.collection import Data
+from coset.metrics.discrepancy import stack_discrepancies
+from coset.metrics.diversity import mutual_information
+from coset.metrics.evaluation import evaluate
+from coset.posterior.families import Finite, Posterior
+from coset.predictor import Predictor
+from coset.vocabulary import Weights
+from coset.weights.layout import Layout
+from coset.weights.stacking import check_fit, members_of, stack, unstack
+
+if TYPE_CHECKING:
+    from coset.symmetry.group import SymmetryGroup
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table.
+
+    Attributes:
+        title: As on the poster.
+        unit: What a raw value is multiplied with.
+        best: Whether small or large values are good.
+    """
+
+    title: str
+    unit: float
+    best: Literal["low", "high"]
+
+
+COLUMNS = {
+    "maximum_mean_discrepancy": Column("MMD", 10, "low"),
+    "canonical_mean_discrepancy": Column("NS", 10, "low"),
+    "accuracy": Column("Acc", 100, "high"),
+    "expected_calibration_error": Column("ECE", 100, "low"),
+    "classwise_calibration_error": Column("ACE", 1000, "low"),
+    "brier": Column("Brier", 100, "low"),
+    "aupr": Column("AUPR", 100, "high"),
+    "fpr_at_95": Column("FPR95", 100, "low"),
+    "mutual_information": Column("IDMI", 100, "low"),
+    "outlier_mutual_information": Column("OODMI", 100, "high"),
+}
+"""The ten columns by the name of their raw value: squared MMD in tenths, accuracy, ECE, Brier, AUPR
+and FPR95 in per cent, the class-wise adaptive calibration error in per mille, mutual information in
+hundredths of a nat."""
+
+PREDICTED: tuple[str | Metric, ...] = (
+    "accuracy",
+    "expected_calibration_error",
+    "classwise_calibration_error",
+    "brier",
+    "aupr",
+    "fpr_at_95",
+    "mutual_information",
+    Metric(
+        "outlier_mutual_information",
+        mutual_information,
+        ("outlier_members",),
+        "high",
+        mutual_information,
+    ),
+)
+"""What is computed from predictions, those of the outliers included, in one pass."""
+
+
+def posterior_quality_table(
+    posteriors: Mapping[str, Predictor],
+    reference: Weights | Posterior,
+    test: Data,
+    outliers: Data,
+    *,
+    group: "SymmetryGroup | None" = None,
+    draws: int = 100,
+    generator: torch.Generator | None = None,
+) -> dict[str, dict[str, float]]:
+    """One row a posterior, ten columns: distance to a reference, calibration, detection, diversity.
+
+    MMD compares draws of the parameters with the reference's, NS the same after ``canonicalise``
+    has removed the symmetries of both; parameters that a posterior leaves alone take part with the
+    network's own values.
+
+    Args:
+        posteriors: Predictors by the name of their row.
+        reference: What counts as the true posterior: a stack of independently trained networks, or
+            a posterior to draw from.
+        test: Classification data, as for ``evaluate``.
+        outliers: Out-of-distribution inputs.
+        group: The symmetries of the network, from ``discover``; without it NS is NaN.
+        draws: Samples of a posterior that is not a finite set of members.
+        generator: For the samples; the seed is 0 without one.
+
+    Returns:
+        The rows, by the titles of ``COLUMNS``, in its units.
+    """
+    if not posteriors:
+        raise CosetError("got no posteriors", "needed at least one", "pass {name: predictor}")
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
+    first = next(iter(posteriors.values()))
+    target = _drawn(reference, first, draws, generator)
+    canonical_target = None if group is None else _canonical(group, target)
+    table = {}
+    for name, predictor in posteriors.items():
+        samples = _drawn(predictor.posterior, predictor, draws, generator)
+        layout = predictor.network.layout
+        raw = {"maximum_mean_discrepancy": _distance(samples, target, layout)}
+        raw["canonical_mean_discrepancy"] = (
+            math.nan
+            if group is None or canonical_target is None
+            else _distance(_canonical(group, samples), canonical_target, layout)
+        )
+        raw |= evaluate(predictor, test, outliers=outliers, metrics=PREDICTED)
+        table[name] = {column.title: column.unit * raw[key] for key, column in COLUMNS.items()}
+    return table
+
+
+def _drawn(
+    posterior: Weights | Posterior, predictor: Predictor, draws: int, generator: torch.Generator
+) -> Weights:
+    """All members of a finite posterior, else draws, completed by the network's own tensors."""
+    if isinstance(posterior, dict):
+        members = posterior
+    elif isinstance(posterior, Finite) and posterior.log_weights.unique().numel() == 1:
+        members = posterior.members
+    else:
+        members = posterior.sample(draws, generator=generator)
+    own = predictor.network.weights
+    check_fit({name: tensor[0] for name, tensor in members.items()}, own, partial=True)
+    if members_of(members) == 1:
+        # The unbiased estimate compares pairs; a point twice is the same point.
+        members = {name: torch.cat([tensor, tensor]) for name, tensor in members.items()}
+    count = members_of(members)
+    return {
+        name: members[name] if name in members else tensor.expand(count, *tensor.shape)
+        for name, tensor in own.items()
+    }
+
+
+def _canonical(group: "SymmetryGroup", members: Weights) -> Weights:
+    """Every member in canonical form."""
+    canonicalise = import_module("coset.symmetry").canonicalise
+    return stack([canonicalise(group, member) for member in unstack(members)])
+
+
+def _distance(samples: Weights, reference: Weights, layout: Layout) -> float:
+    """The largest squared MMD over the parameters; buffers follow from them."""
+    return float(stack_discrepancies(layout.restrict(samples), layout.restrict(reference)).largest)
