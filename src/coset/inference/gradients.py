@@ -13,7 +13,7 @@ from coset.inference.dropout import MemberDropout
 from coset.inference.stacked import StackedLayers
 from coset.vocabulary import Batch, Weights
 from coset.weights.network import Network
-from coset.weights.stacking import members_of, unstack
+from coset.weights.stacking import members_of, stack, unstack
 
 
 @dataclass(frozen=True)
@@ -95,21 +95,19 @@ def one_by_one(
 ) -> Evaluation:
     """The members in turn: for networks that ``vmap`` cannot follow, and for stacks of one."""
     inputs, targets = batch
-    losses = scale.new_empty(members_of(weights))
-    gradients = {name: torch.empty_like(weights[name]) for name in objective.network.layout.names}
-    buffers = {name: torch.empty_like(weights[name]) for name in objective.network.buffers}
+    parts = []
     for index, member in enumerate(unstack(weights)):
         leaves = _leaves(objective.network, member)
         with MemberDropout(generators[index : index + 1]):
             outputs, after = objective.network.apply_training({**member, **leaves}, inputs[index])
-        part = slice(index, index + 1)
-        loss = objective.losses(outputs.unsqueeze(0), targets[part])
-        own = _differentiate(loss, scale[part], leaves, after)
-        losses[part] = own.losses
-        for kept, fresh in ((gradients, own.gradients), (buffers, own.buffers)):
-            for name, tensor in fresh.items():
-                kept[name][index].copy_(tensor)
-    return Evaluation(losses, gradients, buffers)
+        own = slice(index, index + 1)
+        loss = objective.losses(outputs.unsqueeze(0), targets[own])
+        parts.append(_differentiate(loss, scale[own], leaves, after))
+    return Evaluation(
+        torch.cat([part.losses for part in parts]),
+        _side_by_side([part.gradients for part in parts]),
+        _side_by_side([part.buffers for part in parts]),
+    )
 
 
 def choose(objective: Objective, weights: Weights, batch: Batch) -> Evaluate:
@@ -143,6 +141,13 @@ def evaluation_losses(
             total = total + objective.losses(outputs, shared) * len(targets)
             count += len(targets)
     return total / count
+
+
+def _side_by_side(members: Sequence[Weights]) -> Weights:
+    """A stack of members; a single one is not copied."""
+    if len(members) == 1:
+        return {name: tensor.unsqueeze(0) for name, tensor in members[0].items()}
+    return stack(members)
 
 
 def _leaves(network: Network, weights: Weights) -> Weights:

@@ -1,8 +1,8 @@
-"""Fast layers for stacks: what ``vmap`` should make of linear layers and convolutions.
+"""Fast layers for stacks: what ``vmap`` should make of linear layers, convolutions, batch norms.
 
-The rules that come with ``vmap`` are right but leave work on the table: biases are added in a pass
-of their own, gradients of weights come out transposed, and the layout of grouped convolutions is
-lost between layers.  These rules compute the same numbers without that.
+The rules that come with ``vmap`` are right but leave work on the table: biases and scales are
+applied in passes of their own, gradients of weights come out transposed, and the layout of grouped
+convolutions is lost between layers.  These rules compute the same numbers without that.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class StackedLayers(TorchFunctionMode):
-    """Sends linear layers and two-dimensional convolutions inside ``vmap`` through our rules."""
+    """Sends the layers of this file inside ``vmap`` through their rules."""
 
     def __torch_function__(
         self,
@@ -25,12 +25,14 @@ class StackedLayers(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Replaces the two layers and lets every other function pass."""
+        """Replaces these layers and lets every other function pass."""
         given = kwargs or {}
         if function is functional.linear:
             return _linear(*args, **given)
         if function is torch.conv2d and not isinstance(_padding(*args, **given), str):
             return _convolution(*args, **given)
+        if function is functional.batch_norm:
+            return _batch_norm(*args, **given)
         return function(*args, **given)
 
 
@@ -52,16 +54,33 @@ def _convolution(
     return _Convolution.apply(input, weight, bias, stride, padding, dilation, groups)
 
 
+def _batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    if not training or (weight is None) != (bias is None):
+        return functional.batch_norm(
+            input, running_mean, running_var, weight, bias, training, momentum, eps
+        )
+    return _BatchNorm.apply(input, running_mean, running_var, weight, bias, momentum, eps)
+
+
 def _padding(*args: Any, **kwargs: Any) -> Any:
     return args[4] if len(args) > 4 else kwargs.get("padding", 0)
 
 
 class _Linear(torch.autograd.Function):
-    """A linear layer with a rule for stacks; outside ``vmap`` it is the plain layer."""
+    """A linear layer with a rule for stacks."""
 
     @staticmethod
     def forward(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return functional.linear(inputs, weight, bias)
+        raise NotImplementedError("only for stacks")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -121,7 +140,7 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(inputs: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> Tensor:
-        return torch.conv2d(inputs, weight, bias, *settings)
+        raise NotImplementedError("only for stacks")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -136,7 +155,7 @@ class _Convolution(torch.autograd.Function):
         bias: Tensor | None,
         *settings: Any,
     ) -> tuple[Tensor, int]:
-        *sliding, groups = settings
+        stride, padding, dilation, groups = settings
         members = info.batch_size
         inputs = _front(inputs, in_dims[0], members).transpose(0, 1).flatten(1, 2)
         weight = _front(weight, in_dims[1], members).flatten(0, 1)
@@ -146,8 +165,39 @@ class _Convolution(torch.autograd.Function):
             inputs.contiguous(memory_format=torch.channels_last),
             weight.contiguous(memory_format=torch.channels_last),
             bias,
-            *sliding,
+            stride,
+            padding,
+            dilation,
             members * groups,
+        )
+        return outputs.unflatten(1, (members, -1)), 1
+
+
+class _BatchNorm(torch.autograd.Function):
+    """A batch norm in training with a rule for stacks: the channels of all members in one norm."""
+
+    @staticmethod
+    def forward(inputs: Tensor, *arguments: Any) -> Tensor:
+        raise NotImplementedError("only for stacks")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        raise NotImplementedError("only for stacks")
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], inputs: Tensor, *arguments: Any
+    ) -> tuple[Tensor, int]:
+        *vectors, momentum, eps = arguments
+        members = info.batch_size
+        merged = _front(inputs, in_dims[0], members).transpose(0, 1).flatten(1, 2)
+        # views, not copies, of the statistics: they are updated in place
+        mean, variance, weight, bias = (
+            None if vector is None else _front(vector, dim, members).view(-1)
+            for vector, dim in zip(vectors, in_dims[1:5], strict=True)
+        )
+        outputs = functional.batch_norm(
+            merged, mean, variance, weight, bias, training=True, momentum=momentum, eps=eps
         )
         return outputs.unflatten(1, (members, -1)), 1
 
