@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Shaped
 from torch import Tensor
 
 from coset.errors import CosetError
@@ -41,7 +41,7 @@ def bootstrap_standard_error(
 
 
 def bootstrap_of_sums(
-    statistics: Float[Tensor, "n ..."],
+    statistics: Shaped[Tensor, "n ..."],
     compute: Callable[[Tensor], Tensor],
     *,
     resamples: int = 200,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ Data: TypeAlias = Tensor | tuple[Tensor, Tensor] | Dataset[object] | Iterable[ob
 Readings: TypeAlias = dict[str, Tensor]
 
 
+@runtime_checkable
 class PredictionsLike(Protocol):
     """What a prediction must offer."""
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from coset.errors import CosetError
@@ -66,7 +66,7 @@ def confusion(
     return torch.bincount(flat, minlength=classes * classes).view(classes, classes)
 
 
-def intersection_over_union(counts: Int[Tensor, "c c"]) -> Float[Tensor, ""]:
+def intersection_over_union(counts: Shaped[Tensor, "c c"]) -> Float[Tensor, ""]:
     """The mean over the classes present of intersection by union, from a confusion matrix.
 
     >>> float(intersection_over_union(torch.tensor([[1, 1], [0, 2]])))
