@@ -7,7 +7,7 @@ earlier look up what became of their atoms when they are used.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 
@@ -40,11 +40,20 @@ Expansion = Product | Sum | Family
 
 @dataclass(frozen=True)
 class Edge:
-    """Why two atoms belong together, for explanations."""
+    """Why two atoms belong together, for explanations.
+
+    Attributes:
+        one: An atom.
+        other: One it was tied to, or with ``cut`` a part of it.
+        why: The operation.
+        cut: Whether ``other`` came from cutting ``one``; a part is refused with the whole, but
+            not the whole with a part.
+    """
 
     one: int
     other: int
     why: str
+    cut: bool = False
 
 
 class Atoms:
@@ -57,6 +66,7 @@ class Atoms:
         self.version = 0
         self._parent: list[int] = []
         self._pin: list[str | None] = []
+        self._refused: dict[int, str] = {}
         self._expansion: dict[int, Expansion] = {}
 
     def new(self, size: int, label: str, pin: str | None = None) -> int:
@@ -65,6 +75,8 @@ class Atoms:
         self.label.append(label)
         self._parent.append(len(self._parent))
         self._pin.append(pin)
+        if pin is not None:
+            self._refused[len(self._parent) - 1] = pin
         return len(self._parent) - 1
 
     def find(self, atom: int) -> int:
@@ -91,6 +103,7 @@ class Atoms:
                 self.pin(part, why)
         if self._pin[root] is None:
             self._pin[root] = why
+            self._refused[atom] = why
 
     def union(self, one: int, other: int, why: str) -> None:
         """Makes two atoms of one size the same; the older one stands for both."""
@@ -122,32 +135,52 @@ class Atoms:
         instances = tuple(self._child(atom, self.size[atom], f"instance {k}") for k in range(count))
         self._expand(atom, Family(self.find(over), instances), why)
 
-    def path(self, atom: int, goal: str) -> list[str]:
-        """The chain of reasons from an atom to the nearest one whose label starts with ``goal``."""
-        neighbours: dict[int, list[tuple[int, str]]] = {}
-        for edge in self.edges:
-            neighbours.setdefault(edge.one, []).append((edge.other, edge.why))
-            neighbours.setdefault(edge.other, []).append((edge.one, edge.why))
-        queue, seen = deque([(atom, [])]), {atom}  # type: ignore[var-annotated]
-        while queue:
-            here, reasons = queue.popleft()
-            if self.label[here].startswith(goal):
-                return [*reasons, self.label[here]]
-            for there, why in neighbours.get(here, ()):
-                if there not in seen:
-                    seen.add(there)
-                    queue.append((there, [*reasons, why]))
-        return []
+    def chains(self) -> "Chains":
+        """The edges, indexed for walks along them."""
+        return Chains(self.edges, self._refused)
 
     def _child(self, atom: int, size: int, label: str) -> int:
-        return self.new(size, f"{self.label[atom]} {label}", self._pin[self.find(atom)])
+        child = self.new(size, f"{self.label[atom]} {label}")
+        self._pin[child] = self._pin[self.find(atom)]  # refused with the whole, not by itself
+        return child
 
     def _expand(self, atom: int, expansion: Expansion, why: str) -> None:
         root = self.find(atom)
         self._expansion[root] = expansion
         self.version += 1
         for part in _parts(expansion):
-            self.edges.append(Edge(root, part, why))
+            self.edges.append(Edge(root, part, why, cut=True))
+
+
+class Chains:
+    """Walks along the ties, from an atom to what it is tied to or refused by."""
+
+    def __init__(self, edges: Iterable[Edge], refused: Mapping[int, str]) -> None:
+        self.refused = refused
+        self._ties: dict[int, dict[int, str]] = {}
+        for edge in edges:
+            if edge.one != edge.other:
+                self._ties.setdefault(edge.other, {}).setdefault(edge.one, edge.why)
+                if not edge.cut:
+                    self._ties.setdefault(edge.one, {}).setdefault(edge.other, edge.why)
+
+    def nearest(self, atom: int, goal: Callable[[int], bool]) -> list[tuple[int, str]] | None:
+        """The shortest chain of (atom, why it is tied to the one before) to a goal, if any."""
+        came: dict[int, int | None] = {atom: None}
+        queue = deque([atom])
+        while queue:
+            here = queue.popleft()
+            if goal(here):
+                chain = []
+                while (before := came[here]) is not None:
+                    chain.append((here, self._ties[before][here]))
+                    here = before
+                return chain[::-1]
+            for there in self._ties.get(here, ()):
+                if there not in came:
+                    came[there] = here
+                    queue.append(there)
+        return None
 
 
 def _parts(expansion: Expansion) -> Iterator[int]:

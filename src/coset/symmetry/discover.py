@@ -25,6 +25,7 @@ from coset.symmetry.factors import Factory, pinned_axes
 from coset.symmetry.graph import Example, Graph, trace
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.invariances import find_invariances
+from coset.symmetry.reasons import axis_reasons
 from coset.symmetry.scales import Search, find_scalings
 from coset.symmetry.walk import Structure, settle
 from coset.vocabulary import Weights
@@ -70,13 +71,15 @@ def _analyse(structure: Structure, weights: Weights, inputs: Sequence[Tensor]) -
     pinned = pinned_axes(structure, unread)
     idle = [name for name in weights if name not in structure.graph.parameters]
     pinned += [Pinned(name, None, "graph", "never read by the output") for name in idle]
+    permutations = tuple(factory.permutations())
     return SymmetryGroup(
-        permutations=tuple(factory.permutations()),
+        permutations=permutations,
         scalings=tuple(factory.scalings(find_scalings(search), magnitude.shifts)),
         invariances=tuple(find_invariances(structure, unread)),
         pinned=tuple(pinned),
         shapes=shapes,
         aliases={n: m for n, m in structure.graph.aliases.items() if m in shapes},
+        reasons=axis_reasons(structure, factory, permutations, unread),
     )
 
 
@@ -109,7 +112,8 @@ def _verified(
     kept_permutations: list[PermutationFactor] = []
     kept_scalings: list[ScalingFactor] = []
     failed: list[Pinned] = []
-    for factor in (*group.permutations, *group.scalings):
+    factors: list[PermutationFactor | ScalingFactor] = [*group.permutations, *group.scalings]
+    for factor in factors:
         alone = _only(group, factor.name, group.sample(generator=generator))
         if set(factor.within) & {pin.operation for pin in failed}:
             passed = False

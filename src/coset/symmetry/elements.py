@@ -83,7 +83,7 @@ class ScaleInvariance:
     Attributes:
         name: The tensor's name without its last word.
         tensor: The tensor.
-        groups: Whether each ``"filter"``, each ``"channel-group"`` or the whole ``"layer"`` is free.
+        groups: Each ``"filter"``, each ``"channel-group"``, or the ``"layer"`` as a whole.
         axis: The axis whose index numbers the filters or groups.
         count: How many scales are free.
     """

@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import product
 from math import prod
 
-from coset.symmetry.elements import Pinned, PermutationFactor, ScalingFactor, Site
+from coset.symmetry.elements import PermutationFactor, Pinned, ScalingFactor, Site
 from coset.symmetry.scales import Scaling, governing_digit
 from coset.symmetry.walk import Part, Structure
 
@@ -144,7 +144,7 @@ class Factory:
         return factors
 
     def _class_sites(self, own: Class) -> Iterable[tuple[int, Site, dict[int, int]]]:
-        """For every occurrence of a class: the part, the site, and where its refused parents are."""
+        """Every occurrence of a class: the part, the site, where its refused parents are."""
         outer = [atom for p in own.parents for atom in self.classes[p].atoms]
         for i, part in enumerate(self.parts):
             for digit, atom in enumerate(part.digits):
@@ -262,7 +262,7 @@ def _axis_of(part: Part, digit: int) -> tuple[int, int]:
 def pinned_axes(structure: Structure, unread: set[int]) -> list[Pinned]:
     """Axes that may not be permuted, and tensors that the output never reads."""
     pinned = []
-    for (tensor, axis), atom in structure.axis_atoms.items():
+    for tensor, axis in structure.axis_atoms:
         live = [i for i, part in enumerate(structure.parts) if part.tensor == tensor]
         if all(i in unread for i in live):
             continue

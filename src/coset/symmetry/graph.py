@@ -25,7 +25,7 @@ from coset.weights.network import weights_of
 Example = Tensor | tuple[Tensor, ...]
 
 # Operations that read only the shape of their argument.
-_SHAPE_ONLY = {
+_SHAPE_ONLY: dict[str, Callable[..., Tensor]] = {
     "zeros_like": torch.zeros,
     "ones_like": torch.ones,
     "new_zeros": torch.zeros,
@@ -192,7 +192,7 @@ def _export(
     saved = program.state_dict
     meaning: dict[str, tuple[str, Any]] = {}
     for spec in program.graph_signature.input_specs:
-        name = getattr(spec.arg, "name", None)
+        name = str(getattr(spec.arg, "name", ""))
         if spec.kind == InputKind.USER_INPUT:
             meaning[name] = ("input", name)
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and spec.persistent is not False:
@@ -337,7 +337,7 @@ def _fold(node: Node, example: Any, nodes: Sequence[Node]) -> Node:
 def _name(target: Any) -> str:
     packet = getattr(target, "overloadpacket", None)
     name = str(packet if packet is not None else getattr(target, "__name__", target))
-    name = name.split(".")[-1]
+    name = name.rsplit(".", maxsplit=1)[-1]
     return name.rstrip("_") if not name.startswith("__") else name
 
 

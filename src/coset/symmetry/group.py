@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from coset.errors import CosetError
+from coset.symmetry import describe
 from coset.symmetry.action import permute_tensor, scale_tensor_
 from coset.symmetry.elements import (
     Element,
@@ -44,6 +45,17 @@ class SymmetryGroup:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     reasons: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return describe.table(self)
+
+    def explain(self, tensor: str | None = None) -> str:
+        """Why each axis of a tensor (or of all of them) is free, tied or pinned.
+
+        Raises:
+            CosetError: If there is no such tensor, with the names that come close.
+        """
+        return describe.explain(self, tensor)
 
     @cached_property
     def tables(self) -> Tables:
@@ -170,10 +182,12 @@ class SymmetryGroup:
     @cached_property
     def _sites(self) -> dict[str, tuple[list[tuple[str, Site]], list[tuple[str, Site]]]]:
         sites: dict[str, tuple[list[tuple[str, Site]], list[tuple[str, Site]]]] = {}
-        for k, factors in enumerate((self.permutations, self.scalings)):
-            for factor in factors:
-                for site in factor.sites:
-                    sites.setdefault(site.tensor, ([], []))[k].append((factor.name, site))
+        for mover in self.permutations:
+            for site in mover.sites:
+                sites.setdefault(site.tensor, ([], []))[0].append((mover.name, site))
+        for scaler in self.scalings:
+            for site in scaler.sites:
+                sites.setdefault(site.tensor, ([], []))[1].append((scaler.name, site))
         return sites
 
     def _batched(self, element: Element) -> bool:

@@ -8,12 +8,9 @@ the same walk with different equations for the scales.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Literal
-
-import torch
-from torch import Tensor
 
 from coset.symmetry import forms
 from coset.symmetry.forms import Form
@@ -153,14 +150,15 @@ def _conclude(
     for axis in signature.result:
         for name in axis:
             if name not in digits:
-                digits[name] = _fresh(algebra, signature.sizes[name], fresh)
+                digits[name] = fresh_axis(algebra, signature.sizes[name], fresh)
     result = {name: digits[name] for name in kept}
     _record(algebra, [*groups, result])
     axes = tuple(tuple(d for name in axis for d in result[name]) for axis in signature.result)
     return Plain(axes, scalar, wild)
 
 
-def _fresh(algebra: Algebra, size: int, why: str | None) -> Axis:
+def fresh_axis(algebra: Algebra, size: int, why: str | None) -> Axis:
+    """The digits of an axis that nothing is tied to yet; with a reason, a refused one."""
     if size == 1:
         return ()
     pin = None if why is None else f"{why} ({algebra.reason})"
@@ -200,8 +198,8 @@ def _added(
 ) -> tuple[dict[str, Axis], Form, bool]:
     digits: dict[str, Axis] = {}
     for found in groups:
-        for name, own in found.items():
-            digits.setdefault(name, tuple(digit._replace(form=forms.ZERO) for digit in own))
+        for name, axis in found.items():
+            digits.setdefault(name, tuple(digit._replace(form=forms.ZERO) for digit in axis))
     tame = [(value, found) for value, found in zip(values, groups, strict=True) if not value.wild]
     if not tame:
         return digits, forms.ZERO, True
@@ -209,8 +207,7 @@ def _added(
     for value, found in tame:
         algebra.vanish(forms.add(value.scalar, leader.scalar, -1))
         for name in digits:
-            own = found.get(name)
-            main = reference.get(name)
+            own, main = found.get(name), reference.get(name)
             if own is None or main is None or name not in kept:
                 for digit in (*(own or ()), *(main or ())):
                     algebra.vanish(digit.form)
@@ -270,9 +267,9 @@ def _distribute(
         )
         for k, piece in enumerate(pieces)
     ]
-    for i, names in enumerate(signature.result):
-        if name in names:
-            before, after = _around(signature, names, name)
+    for i, kept in enumerate(signature.result):
+        if name in kept:
+            before, after = _around(signature, kept, name)
             return join(i, before * outer, [piece * after for piece in pieces], results)
     return tie(algebra, results)
 
@@ -330,7 +327,7 @@ def weld(algebra: Algebra, value: Value, axis: int, why: str) -> Value:
             algebra.atoms.pin(digit.atom, f"{why} ({algebra.reason})")
             if not leaf.wild:
                 algebra.vanish(digit.form)
-    fresh = _fresh(algebra, length, why)
+    fresh = fresh_axis(algebra, length, why)
     bare = _without(algebra, value, axis)
     return map_leaves(
         lambda leaf: replace(leaf, axes=(*leaf.axes[:axis], fresh, *leaf.axes[axis + 1 :])), bare
@@ -365,40 +362,6 @@ def freeze(algebra: Algebra, value: Value, why: str) -> Value:
     return value
 
 
-def unscaled(algebra: Algebra, value: Value, *, keeps_zero: bool = False) -> Value:
-    """Refuses every scale of a value, and leaves its permutations alone."""
-    value = algebra.resolve(value)
-    for _, leaf in algebra.leaves(value):
-        if not leaf.wild:
-            algebra.vanish(leaf.scalar)
-            for axis in leaf.axes:
-                for digit in axis:
-                    algebra.vanish(digit.form)
-    return without_forms(value, keeps_zero=keeps_zero)
-
-
-def without_forms(value: Value, *, keeps_zero: bool = False) -> Value:
-    """The value with all exponents set to zero."""
-
-    def bare(leaf: Plain) -> Plain:
-        axes = tuple(tuple(d._replace(form=forms.ZERO) for d in axis) for axis in leaf.axes)
-        return Plain(axes, wild=leaf.wild and keeps_zero)
-
-    return map_leaves(bare, value)
-
-
-def with_power(value: Value, power: forms.Fraction | int) -> Value:
-    """The value raised to a power: all exponents times that."""
-
-    def raised(leaf: Plain) -> Plain:
-        axes = tuple(
-            tuple(d._replace(form=forms.times(d.form, power)) for d in axis) for axis in leaf.axes
-        )
-        return Plain(axes, forms.times(leaf.scalar, power), leaf.wild and power > 0)
-
-    return map_leaves(raised, value)
-
-
 # -- cutting and regrouping ----------------------------------------------------------------------
 
 
@@ -429,7 +392,7 @@ def _split_first(algebra: Algebra, digits: Axis, sizes: Sequence[int]) -> None:
     for boundary in accumulate(sizes):
         edges |= {boundary // inner, -(-boundary // inner)}
     ordered = sorted(edges)
-    algebra.split(leading, [b - a for a, b in zip(ordered, ordered[1:], strict=False)])
+    algebra.split(leading, [b - a for a, b in pairwise(ordered)])
 
 
 def _cut_again(
@@ -475,7 +438,7 @@ def _cut_along(algebra: Algebra, value: Cut, sizes: Sequence[int]) -> list[Value
     for size, part in zip(value.sizes, value.parts, strict=True):
         stop = start + size
         edges = sorted({start, stop} | {edge for edge in wanted if start < edge < stop})
-        inside = [b - a for a, b in zip(edges, edges[1:], strict=False)]
+        inside = [b - a for a, b in pairwise(edges)]
         fragments = cut(algebra, part, value.axis, value.outer, inside)
         for edge, length, fragment in zip(edges, inside, fragments, strict=False):
             k = next(k for k in range(len(sizes)) if wanted[k] <= edge < wanted[k + 1])
@@ -485,111 +448,3 @@ def _cut_along(algebra: Algebra, value: Cut, sizes: Sequence[int]) -> list[Value
         join(value.axis, value.outer, [n for n, _ in pieces], [part for _, part in pieces])
         for pieces in collected
     ]
-
-
-def reshape(algebra: Algebra, value: Value, shape: Sequence[int]) -> Value:
-    """Regroups the digits of a value under a new shape."""
-    while True:
-        value = algebra.resolve(value)
-        if isinstance(value, Cut):
-            result = _reshape_cut(algebra, value, shape)
-            if result is not None:
-                return result
-            value = weld(algebra, value, value.axis, "a reshape across a concatenation")
-            continue
-        version = algebra.atoms.version
-        axes = _regroup(algebra, value, shape)
-        if algebra.atoms.version == version:
-            result = Plain(tuple(axes), value.scalar, value.wild)
-            algebra.record_axes(result)
-            return result
-
-
-def _regroup(algebra: Algebra, value: Plain, shape: Sequence[int]) -> list[Axis]:
-    axes: list[Axis] = []
-    for old, new in _aligned_groups(algebra.shape(value), shape):
-        digits = tuple(digit for i in old for digit in value.axes[i])
-        broken = algebra.break_at(digits, [shape[k] for k in new])
-        if broken is None:
-            for i in old:
-                value = weld(algebra, value, i, "a reshape across units")  # type: ignore[assignment]
-            broken = [_fresh(algebra, shape[k], "a reshape across units") for k in new]
-        axes.extend(broken)
-    return axes
-
-
-def _aligned_groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """The finest runs of axes whose products agree on both sides."""
-    groups: list[tuple[list[int], list[int]]] = []
-    i = k = 0
-    while i < len(old) or k < len(new):
-        first_old, first_new = i, k
-        i, k = min(i + 1, len(old)), min(k + 1, len(new))
-        while prod(old[first_old:i]) != prod(new[first_new:k]):
-            if prod(old[first_old:i]) < prod(new[first_new:k]):
-                i += 1
-            else:
-                k += 1
-        groups.append((list(range(first_old, i)), list(range(first_new, k))))
-    return groups
-
-
-def _reshape_cut(algebra: Algebra, value: Cut, shape: Sequence[int]) -> Value | None:
-    """Finds the new axis on which the concatenation still is one, with the most pieces."""
-    after = prod(algebra.shape(value)[value.axis + 1 :])
-    whole = sum(value.sizes)
-    best: tuple[int, list[list[int]]] | None = None
-    for k in range(len(shape)):
-        stride = prod(shape[k + 1 :])
-        if (shape[k] * stride) % (whole * after):
-            continue
-        merged = _merge_until(value.sizes, after, stride)
-        if len(merged) > 1 and (best is None or len(merged) > len(best[1])):
-            best = (k, merged)
-    if best is None:
-        return None
-    k, merged = best
-    stride = prod(shape[k + 1 :])
-    outer = shape[k] * stride // (whole * after)
-    sizes, parts = [], []
-    for group in merged:
-        own = [value.sizes[j] for j in group]
-        size = sum(own) * after // stride
-        part = join(value.axis, value.outer, own, [value.parts[j] for j in group])
-        sizes.append(size)
-        parts.append(reshape(algebra, part, [*shape[:k], outer * size, *shape[k + 1 :]]))
-    return join(k, outer, sizes, parts)
-
-
-def _merge_until(sizes: Sequence[int], after: int, stride: int) -> list[list[int]]:
-    """Merges neighbouring pieces until each is a whole number of strides."""
-    merged: list[list[int]] = [[]]
-    length = 0
-    for j, size in enumerate(sizes):
-        if merged[-1] and (length * after) % stride == 0:
-            merged.append([])
-            length = 0
-        merged[-1].append(j)
-        length += size
-    if (length * after) % stride and len(merged) > 1:
-        last = merged.pop()
-        merged[-1].extend(last)
-    return merged
-
-
-def permute(value: Value, order: Sequence[int]) -> Value:
-    """Axes in another order."""
-    if isinstance(value, Plain):
-        return replace(value, axes=tuple(value.axes[i] for i in order), constant=None)
-    parts = tuple(permute(part, order) for part in value.parts)
-    return replace(value, axis=list(order).index(value.axis), parts=parts)
-
-
-def constant(algebra: Algebra, tensor: Tensor) -> Plain:
-    """A known tensor: free along axes on which it does not vary, pinned along the others."""
-    axes: list[Axis] = []
-    for i, size in enumerate(tensor.shape):
-        varies = size > 1 and not bool((tensor == tensor.narrow(i, 0, 1)).all())
-        axes.append(_fresh(algebra, size, "a constant that varies" if varies else None))
-    zero = tensor.numel() > 0 and not bool((tensor != 0).any())
-    return Plain(tuple(axes), wild=zero and tensor.dtype != torch.bool, constant=tensor)

@@ -10,11 +10,11 @@ small ones, and reports only what larger sets do not already imply.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, permutations
 from math import gcd, lcm
 
 from coset.symmetry.elements import Domain
-from coset.symmetry.forms import Form
+from coset.symmetry.forms import Form, add
 from coset.symmetry.values import Plain, aligned
 from coset.symmetry.walk import Equations, Structure
 
@@ -262,8 +262,8 @@ def _new_scalings(
     free, bound = _by_parity(whole, signs)
     scalings = [Scaling(atom, index, vector, "nonzero") for vector in free]
     scalings += [Scaling(atom, index, vector, "positive") for vector in bound]
-    for vector in free:
-        known_signs.add({u: Fraction(v) for u, v in vector.items()}, {})
+    for exponents in free:
+        known_signs.add({u: Fraction(value) for u, value in exponents.items()}, {})
     for sign in signs:
         if known_signs.add(sign, {}):
             scalings.append(Scaling(atom, index, dict.fromkeys(sorted(sign), 1), "sign"))
@@ -275,18 +275,17 @@ def _shortened(vectors: list[Vector]) -> list[Vector]:
     improved = True
     while improved:
         improved = False
-        for i, one in enumerate(vectors):
-            for other in vectors[:i] + vectors[i + 1 :]:
-                for sign in (1, -1):
-                    candidate = {
-                        u: one.get(u, Fraction(0)) + sign * other.get(u, Fraction(0))
-                        for u in {*one, *other}
-                    }
-                    candidate = {u: value for u, value in candidate.items() if value}
-                    if len(candidate) < len(vectors[i]):
-                        vectors[i] = one = candidate
-                        improved = True
+        for i, j in permutations(range(len(vectors)), 2):
+            for sign in (1, -1):
+                candidate = dict(add(_form(vectors[i]), _form(vectors[j]), sign))
+                if len(candidate) < len(vectors[i]):
+                    vectors[i] = candidate
+                    improved = True
     return vectors
+
+
+def _form(vector: Vector) -> Form:
+    return tuple(sorted(vector.items()))
 
 
 def _integral(vector: Vector) -> dict[int, int]:

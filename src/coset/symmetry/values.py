@@ -160,8 +160,10 @@ class Algebra:
         return Cut(i, outer, tuple(size * inner for size in expansion.sizes), tuple(parts))
 
     def _governor(self, value: Plain, axis: int, atom: int) -> tuple[int, int] | None:
-        """Which occurrence of ``atom`` a digit of ``axis`` looks at: the one of its own axis if
-        there is one, else the only one elsewhere."""
+        """Which occurrence of ``atom`` a digit of ``axis`` looks at.
+
+        The one of its own axis if there is one, else the only one elsewhere.
+        """
         places = [
             (i, j)
             for i, digits in enumerate(value.axes)
@@ -201,11 +203,10 @@ class Algebra:
     # -- breaking and tying lists of digits ----------------------------------------------------
 
     def break_at(self, digits: Axis, sizes: Sequence[int]) -> list[Axis] | None:
-        """Breaks a list of digits at given products, refining an atom where a boundary falls
-        inside it.
+        """Breaks a list of digits at given products.
 
-        After a refinement (``atoms.version`` has changed) the answer is stale: resolve and ask
-        again.  ``None``: no such break exists.
+        An atom is refined where a boundary falls inside it; ``atoms.version`` has then changed and
+        the answer is stale: resolve and ask again.  ``None``: no such break exists.
         """
         rest, groups = list(digits), []
         for size in sizes:

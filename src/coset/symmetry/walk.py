@@ -10,9 +10,10 @@ from coset.symmetry import forms
 from coset.symmetry.atoms import Atoms
 from coset.symmetry.forms import Form
 from coset.symmetry.graph import Graph, Node, Ref, substitute
-from coset.symmetry.primitives import constant, freeze, map_leaves
+from coset.symmetry.primitives import freeze
 from coset.symmetry.rules import RULES, unknown
-from coset.symmetry.values import Algebra, Block, Digit, Plain, Value, dependencies
+from coset.symmetry.transforms import constant
+from coset.symmetry.values import Algebra, Block, Digit, Plain, Value, dependencies, map_leaves
 
 
 @dataclass(frozen=True)
