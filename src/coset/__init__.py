@@ -7,7 +7,7 @@ wait for torch.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from coset.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from coset.bayes.likelihood import Bernoulli as Bernoulli

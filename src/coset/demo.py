@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-import coset
 from coset.bayes.prior import GaussianPrior
 from coset.data import Dataset, digits, holding_out
 from coset.errors import CosetError
@@ -27,6 +26,7 @@ from coset.models import mlp
 from coset.predictor import Predictor, fit
 from coset.report import Figure, Gallery, Headline, Page, Picture, Section, Table, write_page
 from coset.report.figures import picture_address, reliability_diagram, score_histogram
+from coset.version import __version__
 from coset.vocabulary import Batch, Progress
 
 METRICS: Mapping[str, str] = {
@@ -233,7 +233,7 @@ def build_page(result: Result) -> Page:
         ),
         numbers=_embedded(result),
         footer=(
-            f"coset {coset.__version__} · seed {result.settings.seed} · data: the digits of "
+            f"coset {__version__} · seed {result.settings.seed} · data: the digits of "
             "scikit-learn (Alpaydin and Kaynak 1998) · the numbers are in this page as JSON, "
             "element “numbers”"
         ),

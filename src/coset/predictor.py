@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from coset import __version__
 from coset.bayes.batches import Data, as_batches
 from coset.bayes.likelihood import Categorical, Likelihood
 from coset.bayes.prior import GaussianPrior
@@ -20,6 +19,7 @@ from coset.posterior.families import Posterior
 from coset.posterior.predict import MonteCarlo, PredictionRule, Predictions
 from coset.posterior.records import describe, restore
 from coset.store import load_record, save_record
+from coset.version import __version__
 from coset.vocabulary import Progress, Weights
 from coset.weights.network import Inputs, Network, assign, functionalise
 from coset.weights.stacking import check_fit

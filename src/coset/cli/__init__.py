@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-import coset
 from coset.errors import CosetError
+from coset.version import __version__
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -30,7 +30,7 @@ def build_app() -> "App":
     app = App(
         name="coset",
         help="Bayesian deep learning modulo symmetries.",
-        version=coset.__version__,
+        version=__version__,
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )

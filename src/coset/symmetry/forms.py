@@ -11,15 +11,15 @@ Form: TypeAlias = tuple[tuple[int, Fraction], ...]
 ZERO: Form = ()
 
 
-def unknown(index: int) -> Form:
+def single(index: int) -> Form:
     """The form that is one unknown."""
     return ((index, Fraction(1)),)
 
 
-def add(one: Form, other: Form, factor: Fraction | int = 1) -> Form:
+def combined(one: Form, other: Form, factor: Fraction | int = 1) -> Form:
     """``one + factor · other``.
 
-    >>> add(unknown(0), unknown(0), -1)
+    >>> combined(single(0), single(0), -1)
     ()
     """
     if not other:
@@ -30,6 +30,6 @@ def add(one: Form, other: Form, factor: Fraction | int = 1) -> Form:
     return tuple(sorted((index, value) for index, value in total.items() if value))
 
 
-def times(form: Form, factor: Fraction | int) -> Form:
+def multiple(form: Form, factor: Fraction | int) -> Form:
     """``factor · form``."""
     return tuple((index, factor * value) for index, value in form) if factor else ZERO

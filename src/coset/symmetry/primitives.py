@@ -12,8 +12,7 @@ from itertools import accumulate, pairwise
 from math import prod
 from typing import Literal
 
-from coset.symmetry import forms
-from coset.symmetry.forms import Form
+from coset.symmetry.forms import ZERO, Form, combined
 from coset.symmetry.values import Algebra, Axis, Cut, Digit, Plain, Value, join, map_leaves
 
 Names = tuple[tuple[str, ...], ...]
@@ -174,13 +173,13 @@ def _multiplied(
 ) -> tuple[dict[str, Axis], Form, bool]:
     wild = any(value.wild for value in values)
     digits: dict[str, list[Digit]] = {}
-    scalar: Form = forms.ZERO
+    scalar: Form = ZERO
     for value, found, power in zip(values, groups, powers, strict=True):
-        scalar = forms.add(scalar, value.scalar, power)
+        scalar = combined(scalar, value.scalar, power)
         for name, own in found.items():
-            start = digits.setdefault(name, [digit._replace(form=forms.ZERO) for digit in own])
+            start = digits.setdefault(name, [digit._replace(form=ZERO) for digit in own])
             for k, digit in enumerate(own):
-                start[k] = start[k]._replace(form=forms.add(start[k].form, digit.form, power))
+                start[k] = start[k]._replace(form=combined(start[k].form, digit.form, power))
     if not wild:
         for name, total in digits.items():
             if name not in kept:
@@ -199,13 +198,13 @@ def _added(
     digits: dict[str, Axis] = {}
     for found in groups:
         for name, axis in found.items():
-            digits.setdefault(name, tuple(digit._replace(form=forms.ZERO) for digit in axis))
+            digits.setdefault(name, tuple(digit._replace(form=ZERO) for digit in axis))
     tame = [(value, found) for value, found in zip(values, groups, strict=True) if not value.wild]
     if not tame:
-        return digits, forms.ZERO, True
+        return digits, ZERO, True
     leader, reference = tame[0]
     for value, found in tame:
-        algebra.vanish(forms.add(value.scalar, leader.scalar, -1))
+        algebra.vanish(combined(value.scalar, leader.scalar, -1))
         for name in digits:
             own, main = found.get(name), reference.get(name)
             if own is None or main is None or name not in kept:
@@ -213,7 +212,7 @@ def _added(
                     algebra.vanish(digit.form)
             else:
                 for a, b in zip(own, main, strict=True):
-                    algebra.vanish(forms.add(a.form, b.form, -1))
+                    algebra.vanish(combined(a.form, b.form, -1))
                 digits[name] = main
     return digits, leader.scalar, False
 

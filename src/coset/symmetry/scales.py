@@ -14,7 +14,7 @@ from itertools import combinations, permutations
 from math import gcd, lcm
 
 from coset.symmetry.elements import Domain
-from coset.symmetry.forms import Form, add
+from coset.symmetry.forms import Form, combined
 from coset.symmetry.values import Plain, aligned
 from coset.symmetry.walk import Equations, Structure
 
@@ -277,7 +277,7 @@ def _shortened(vectors: list[Vector]) -> list[Vector]:
         improved = False
         for i, j in permutations(range(len(vectors)), 2):
             for sign in (1, -1):
-                candidate = dict(add(_form(vectors[i]), _form(vectors[j]), sign))
+                candidate = dict(combined(_form(vectors[i]), _form(vectors[j]), sign))
                 if len(candidate) < len(vectors[i]):
                     vectors[i] = candidate
                     improved = True
@@ -311,17 +311,17 @@ def _by_parity(
     free, bound = [], []
     for vector in vectors:
         rest = span.reduce({u: Fraction(v) for u, v in vector.items()})
-        combined = dict(vector)
+        total = dict(vector)
         while pivots := [u for u in rest if u in residues]:
             row, partner = residues[min(pivots)]
             rest = span.clean(
                 {u: rest.get(u, Fraction(0)) + row.get(u, Fraction(0)) for u in {*rest, *row}}
             )
             for u, value in partner.items():
-                combined[u] = combined.get(u, 0) + value
+                total[u] = total.get(u, 0) + value
         if rest:
-            residues[min(rest)] = (rest, combined)
+            residues[min(rest)] = (rest, total)
             bound.append(vector)
         else:
-            free.append({u: value for u, value in sorted(combined.items()) if value})
+            free.append({u: value for u, value in sorted(total.items()) if value})
     return free, bound

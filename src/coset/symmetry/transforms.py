@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from coset.symmetry import forms
+from coset.symmetry.forms import ZERO, multiple
 from coset.symmetry.primitives import fresh_axis, weld
 from coset.symmetry.values import Algebra, Axis, Cut, Plain, Value, join, map_leaves
 
@@ -29,7 +29,7 @@ def without_forms(value: Value, *, keeps_zero: bool = False) -> Value:
     """The value with all exponents set to zero."""
 
     def bare(leaf: Plain) -> Plain:
-        axes = tuple(tuple(d._replace(form=forms.ZERO) for d in axis) for axis in leaf.axes)
+        axes = tuple(tuple(d._replace(form=ZERO) for d in axis) for axis in leaf.axes)
         return Plain(axes, wild=leaf.wild and keeps_zero)
 
     return map_leaves(bare, value)
@@ -40,9 +40,9 @@ def with_power(value: Value, power: Fraction | int) -> Value:
 
     def raised(leaf: Plain) -> Plain:
         axes = tuple(
-            tuple(d._replace(form=forms.times(d.form, power)) for d in axis) for axis in leaf.axes
+            tuple(d._replace(form=multiple(d.form, power)) for d in axis) for axis in leaf.axes
         )
-        return Plain(axes, forms.times(leaf.scalar, power), leaf.wild and power > 0)
+        return Plain(axes, multiple(leaf.scalar, power), leaf.wild and power > 0)
 
     return map_leaves(raised, value)
 

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from coset.symmetry import forms
 from coset.symmetry.atoms import Atoms, Family, Product, Sum
-from coset.symmetry.forms import Form
+from coset.symmetry.forms import ZERO, Form
 
 
 class Digit(NamedTuple):
@@ -24,7 +23,7 @@ class Digit(NamedTuple):
     """
 
     atom: int
-    form: Form = forms.ZERO
+    form: Form = ZERO
     context: tuple[tuple[int, int], ...] = ()
 
 
@@ -43,7 +42,7 @@ class Plain:
     """
 
     axes: tuple[Axis, ...]
-    scalar: Form = forms.ZERO
+    scalar: Form = ZERO
     wild: bool = False
     constant: Tensor | None = None
 
@@ -291,7 +290,7 @@ class Algebra:
 
 
 def _bare(axis: Axis) -> Axis:
-    return tuple(digit._replace(form=forms.ZERO) for digit in axis)
+    return tuple(digit._replace(form=ZERO) for digit in axis)
 
 
 def dependencies(log: Iterable[Plain]) -> dict[int, set[int]]:

@@ -6,9 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from coset.symmetry import forms
 from coset.symmetry.atoms import Atoms
-from coset.symmetry.forms import Form
+from coset.symmetry.forms import Form, single
 from coset.symmetry.graph import Graph, Node, Ref, substitute
 from coset.symmetry.primitives import freeze
 from coset.symmetry.rules import RULES, unknown
@@ -77,10 +76,10 @@ class Structure:
 
         def labelled(leaf: Plain) -> Plain:
             axes = tuple(
-                tuple(Digit(digit.atom, forms.unknown(next(counter))) for digit in axis)
+                tuple(Digit(digit.atom, single(next(counter))) for digit in axis)
                 for axis in leaf.axes
             )
-            return Plain(axes, forms.unknown(next(counter)))
+            return Plain(axes, single(next(counter)))
 
         for name, value in _initial(self.graph, self.axis_atoms).items():
             start[name] = map_leaves(labelled, algebra.resolve(value))
