@@ -1,0 +1,214 @@
+"""Kronecker products in their eigenbasis, with any table of eigenvalues.
+
+A matrix of weights ``W`` with ``o`` rows and ``i`` columns is one vector, row by row.  With
+orthogonal ``L`` and ``R`` the operator is ``(L ⊗ R) diag(table) (L ⊗ R)ᵀ``, that is
+``W ↦ L (table ∘ (Lᵀ W R)) Rᵀ``.  Several such blocks lie side by side along the axis ``b``, one for
+each group of a grouped convolution.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coset.errors import CosetError
+from coset.linalg.operators import (
+    FromFunctions,
+    LinearOperator,
+    cast,
+    diagonal,
+    inverse,
+    logdet,
+    root,
+    scale,
+    shift,
+    solve,
+)
+from coset.linalg.structured import cholesky
+
+
+@dataclass(frozen=True)
+class Kronecker:
+    """``(L ⊗ R) diag(table) (L ⊗ R)ᵀ`` for each block.
+
+    >>> eye = torch.eye(1).unsqueeze(0)
+    >>> operator = Kronecker(eye, eye, torch.full((1, 1, 1), 3.0))
+    >>> shift(operator, torch.ones(1)).matmat(torch.ones(1, 1))
+    tensor([[4.]])
+    """
+
+    left: Float[Tensor, "b o o"]
+    right: Float[Tensor, "b i i"]
+    table: Float[Tensor, "b o i"]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.table.numel(), self.table.numel()
+
+    def matmat(self, x: Float[Tensor, "p k"]) -> Float[Tensor, "p k"]:
+        """The product."""
+        return self.backward(self.table.unsqueeze(-1) * self.forward(x))
+
+    def adjoint(self) -> "Kronecker":
+        """Itself."""
+        return self
+
+    def forward(self, x: Float[Tensor, "p k"]) -> Float[Tensor, "b o i k"]:
+        """Into the eigenbasis."""
+        blocks = x.reshape(*self.table.shape, x.shape[1])
+        return torch.einsum("bxo,bxyk,byi->boik", self.left, blocks, self.right)
+
+    def backward(self, x: Float[Tensor, "b o i k"]) -> Float[Tensor, "p k"]:
+        """Out of the eigenbasis."""
+        blocks = torch.einsum("box,bxyk,biy->boik", self.left, x, self.right)
+        return blocks.reshape(-1, x.shape[-1])
+
+
+@dataclass(frozen=True)
+class RowBlocks:
+    """A Kronecker product plus one precision a row: ``Σ_j M_j ⊗ r_j r_jᵀ``.
+
+    ``R`` still diagonalises the columns; for each of its directions ``r_j`` one full matrix ``M_j``
+    over the rows is left.
+
+    Attributes:
+        right: The orthogonal ``R`` of each block.
+        middle: The matrices ``M_j``.
+    """
+
+    right: Float[Tensor, "b i i"]
+    middle: Float[Tensor, "b i o o"]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        size = self.right.shape[0] * self.right.shape[1] * self.middle.shape[-1]
+        return size, size
+
+    def matmat(self, x: Float[Tensor, "p k"]) -> Float[Tensor, "p k"]:
+        """The product."""
+        return self.backward(self.middle @ self.forward(x))
+
+    def adjoint(self) -> "RowBlocks":
+        """Itself."""
+        return self
+
+    def forward(self, x: Float[Tensor, "p k"]) -> Float[Tensor, "b i o k"]:
+        """Columns into the eigenbasis, and in front of the rows."""
+        blocks, columns, rows = self.middle.shape[:3]
+        return torch.einsum("boyk,byi->biok", x.reshape(blocks, rows, columns, -1), self.right)
+
+    def backward(self, x: Float[Tensor, "b i o k"]) -> Float[Tensor, "p k"]:
+        """The reverse of :meth:`forward`."""
+        return torch.einsum("byok,biy->boik", x, self.right).reshape(-1, x.shape[-1])
+
+
+@solve.register
+def _(operator: Kronecker, target: Tensor) -> Tensor:
+    return operator.backward(operator.forward(target) / operator.table.unsqueeze(-1))
+
+
+@solve.register
+def _(operator: RowBlocks, target: Tensor) -> Tensor:
+    solved = torch.cholesky_solve(operator.forward(target), cholesky(operator.middle))
+    return operator.backward(solved)
+
+
+@logdet.register
+def _(operator: Kronecker) -> Tensor:
+    return operator.table.log().sum()
+
+
+@logdet.register
+def _(operator: RowBlocks) -> Tensor:
+    return 2 * cholesky(operator.middle).diagonal(dim1=-2, dim2=-1).log().sum()
+
+
+@diagonal.register
+def _(operator: Kronecker) -> Tensor:
+    left, right = operator.left.square(), operator.right.square()
+    return (left @ operator.table @ right.mT).reshape(-1)
+
+
+@diagonal.register
+def _(operator: RowBlocks) -> Tensor:
+    rows = operator.middle.diagonal(dim1=-2, dim2=-1)  # b i o
+    return torch.einsum("byo,biy->boi", rows, operator.right.square()).reshape(-1)
+
+
+@root.register
+def _(operator: Kronecker) -> LinearOperator:
+    roots = operator.table.sqrt().unsqueeze(-1)
+
+    def forward(x: Tensor) -> Tensor:
+        return operator.backward(roots * x.reshape(*operator.table.shape, -1))
+
+    def backward(x: Tensor) -> Tensor:
+        return (roots * operator.forward(x)).reshape(len(x), -1)
+
+    return FromFunctions(operator.shape, forward, backward)
+
+
+@root.register
+def _(operator: RowBlocks) -> LinearOperator:
+    factors = cholesky(operator.middle)
+
+    def forward(x: Tensor) -> Tensor:
+        return operator.backward(factors @ x.reshape(*factors.shape[:3], -1))
+
+    def backward(x: Tensor) -> Tensor:
+        return (factors.mT @ operator.forward(x)).reshape(len(x), -1)
+
+    return FromFunctions(operator.shape, forward, backward)
+
+
+@inverse.register
+def _(operator: Kronecker) -> LinearOperator:
+    return Kronecker(operator.left, operator.right, 1 / operator.table)
+
+
+@inverse.register
+def _(operator: RowBlocks) -> LinearOperator:
+    return RowBlocks(operator.right, torch.cholesky_inverse(cholesky(operator.middle)))
+
+
+@shift.register
+def _(operator: Kronecker, precision: Tensor) -> LinearOperator:
+    entries = precision.reshape(operator.table.shape).to(operator.table.dtype)
+    rows = entries[:, :, :1]
+    if not bool((entries == rows).all()):
+        raise CosetError(
+            "got precisions that differ inside a row of a Kronecker block",
+            "needed one a layer or one a filter",
+            "use Full() or DiagonalOnly() for a precision of each weight",
+        )
+    if bool((rows == rows[:, :1]).all()):
+        return Kronecker(operator.left, operator.right, operator.table + rows)
+    left = operator.left.to(operator.table.dtype).unsqueeze(1)
+    # L diag(table[:, :, j]) Lᵀ for each column j, plus the rows' own precisions
+    middle = (left * operator.table.mT.unsqueeze(-2)) @ left.mT
+    return RowBlocks(
+        operator.right.to(operator.table.dtype), middle + torch.diag_embed(rows[:, :, 0])[:, None]
+    )
+
+
+@scale.register
+def _(operator: Kronecker, factor: float) -> LinearOperator:
+    return Kronecker(operator.left, operator.right, operator.table * factor)
+
+
+@scale.register
+def _(operator: RowBlocks, factor: float) -> LinearOperator:
+    return RowBlocks(operator.right, operator.middle * factor)
+
+
+@cast.register
+def _(operator: Kronecker, dtype: torch.dtype) -> LinearOperator:
+    return Kronecker(operator.left.to(dtype), operator.right.to(dtype), operator.table.to(dtype))
+
+
+@cast.register
+def _(operator: RowBlocks, dtype: torch.dtype) -> LinearOperator:
+    return RowBlocks(operator.right.to(dtype), operator.middle.to(dtype))
