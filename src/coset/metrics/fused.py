@@ -23,6 +23,9 @@ PairSums = Callable[[Tensor], Tensor]
 WORTH_COMPILING = 1 << 31
 """Entries of all pairs together from which compiling pays: some seconds of plain torch."""
 
+TILE = 32
+"""Rows that every other row is paired with in turn, while they stay in cache."""
+
 POLYNOMIAL = (
     -0.15034756,
     0.24156845,
@@ -106,10 +109,11 @@ def _compile(pair_sum: Callable[[Any, Any], Any]) -> PairSums | None:
     compiled_sum = numba.njit(fastmath=True)(pair_sum)
 
     def some_rows(block: Any, rows: Any, total: Any) -> None:
-        for r in range(rows.shape[0]):
-            i = rows[r]
-            for j in range(i + 1, block.shape[0]):
-                total[i, j] = compiled_sum(block[i], block[j])
+        for start in range(0, block.shape[0], TILE):
+            for r in range(rows.shape[0]):
+                i = rows[r]
+                for j in range(max(i + 1, start), min(start + TILE, block.shape[0])):
+                    total[i, j] = compiled_sum(block[i], block[j])
 
     kernel = numba.njit(nogil=True)(some_rows)
 

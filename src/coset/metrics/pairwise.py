@@ -71,13 +71,15 @@ def torch_entropy_sums(block: Float[Tensor, "m d"]) -> Float[Tensor, "m m"]:
     rows = max(1, BLOCK // columns)
     buffers = block.new_empty(2, min(rows, members), columns)
     total = torch.zeros(members, members, dtype=torch.float64, device=block.device)
-    for i in range(members - 1):
-        for start in range(i + 1, members, rows):
-            others = block[start : start + rows]
+    for start in range(0, members, rows):
+        tile = block[start : start + rows]
+        for i in range(start + len(tile) - 1):
+            first = max(i + 1 - start, 0)
+            others = tile[first:]
             sums, logs = buffers[:, : len(others)]
             torch.add(others, block[i], out=sums)
             torch.log(sums, out=logs)
-            total[i, start : start + rows] = logs.mul_(sums).sum(-1)
+            total[i, start + first : start + len(tile)] = logs.mul_(sums).sum(-1)
     return total
 
 
