@@ -20,7 +20,6 @@ from coset.inference.members import member_seeds
 from coset.models import convnet, resnet20
 from coset.weights import functionalise, stack, unstack
 
-
 SEED = 0
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -73,10 +74,16 @@ class Updates:
         fewer = Updates.of(optimiser, problem, chosen)
         for name, parameter in self.parameters.items():
             fewer.optimiser.state[chosen[name]] = {
-                key: value[index] if isinstance(value, Tensor) and value.dim() else value
-                for key, value in self.optimiser.state[parameter].items()
+                key: _rows(value, index) for key, value in self.optimiser.state[parameter].items()
             }
         return fewer
+
+
+def _rows(value: Any, index: Tensor) -> Any:
+    """Rows of a tensor with a member axis; a copy of a count that all members share."""
+    if not isinstance(value, Tensor):
+        return value
+    return value[index] if value.dim() else value.clone()
 
 
 def clip(gradients: Weights, limit: float) -> Weights:

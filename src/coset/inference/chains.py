@@ -1,0 +1,192 @@
+"""The run loop of all samplers: warm-up, thinning, several chains at once, exact resume."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coset.errors import CosetError
+from coset.inference.checkpoint import Checkpoint, Progressed, read, refill, tensors_of, write
+from coset.vocabulary import Progress
+
+_SECONDS_BETWEEN_REPORTS = 0.25
+
+
+class Chains(Protocol):
+    """What every state of a kernel has."""
+
+    @property
+    def positions(self) -> Float[Tensor, "m p"]:
+        """Parameters of each chain."""
+        ...
+
+    @property
+    def buffers(self) -> Float[Tensor, "m q"]:
+        """Buffers of each chain."""
+        ...
+
+
+State = TypeVar("State", bound=Chains)
+
+
+class Kernel(Protocol[State]):
+    """One way to move all chains by one step; states are frozen dataclasses of tensors."""
+
+    def step(
+        self, state: State, number: int, *, generator: torch.Generator
+    ) -> tuple[State, Mapping[str, Float[Tensor, " m"]]]:
+        """The state after step ``number``, counted from 0 at the start of the warm-up.
+
+        Also returns what is recorded of the step, one number a chain each.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long chains run and which states are kept.
+
+    Attributes:
+        warmup: Steps before the first that may be kept.
+        draws: States kept of each chain.
+        thinning: Steps from one kept state to the next.
+        chains: Chains run side by side.
+    """
+
+    warmup: int
+    draws: int
+    thinning: int
+    chains: int
+
+    def __post_init__(self) -> None:
+        for name, least in (("warmup", 0), ("draws", 1), ("thinning", 1), ("chains", 1)):
+            if getattr(self, name) < least:
+                raise CosetError(f"got {name}={getattr(self, name)}", f"needed at least {least}")
+
+    @property
+    def steps(self) -> int:
+        """All steps of a chain."""
+        return self.warmup + self.draws * self.thinning
+
+    def keeps(self, number: int) -> bool:
+        """Whether the state after step ``number`` is kept.
+
+        >>> [step for step in range(8) if Length(2, 3, 2, 1).keeps(step)]
+        [3, 5, 7]
+        """
+        return number >= self.warmup and (number - self.warmup + 1) % self.thinning == 0
+
+
+class Keeping(Protocol):
+    """Which states of a run are kept; :class:`Length` or a cyclical schedule."""
+
+    @property
+    def steps(self) -> int:
+        """All steps of a chain."""
+        ...
+
+    @property
+    def warmup(self) -> int:
+        """Steps before anything is recorded."""
+        ...
+
+    def keeps(self, number: int) -> bool:
+        """Whether the state after step ``number`` is kept."""
+        ...
+
+
+@dataclass(frozen=True)
+class History(Generic[State]):
+    """What a run leaves behind.
+
+    Attributes:
+        positions: Kept parameters, draws first, then chains.
+        buffers: Kept buffers.
+        records: What the kernel recorded after the warm-up, ``(steps, m)`` each.
+        state: The last state.
+    """
+
+    positions: Float[Tensor, "d m p"]
+    buffers: Float[Tensor, "d m q"]
+    records: Mapping[str, Float[Tensor, "s m"]]
+    state: State
+
+
+def run(
+    kernel: Kernel[State],
+    state: State,
+    keeping: Keeping,
+    *,
+    generator: torch.Generator,
+    facts: Mapping[str, Any],
+    checkpoint: Checkpoint | None = None,
+    progress: Progress | None = None,
+) -> History[State]:
+    """Runs all chains from ``state``, or on from where the checkpoint is.
+
+    Args:
+        kernel: How to take a step.
+        state: The first state.
+        keeping: How long, and what to keep.
+        generator: The only source of randomness.
+        facts: What tells this run from others in a checkpoint.
+        checkpoint: Where the run is written down.
+        progress: Told a few times a second how far the chains are.
+    """
+    fresh: dict[str, list[Tensor]] = {"positions": [], "buffers": []}
+    collected: dict[str, list[Tensor]] = {name: [] for name in fresh}
+    begin = 0
+    if checkpoint is not None:
+        # torch's own state of the seed tells runs of different seeds apart
+        facts = {**facts, "seed": int(generator.initial_seed())}
+        earlier = read(checkpoint, facts)
+        if earlier is not None:
+            state, begin = refill(state, earlier.tensors), earlier.step
+            generator.set_state(earlier.generator)
+            collected |= earlier.draws
+    written, last = begin, 0.0
+    for number in range(begin, keeping.steps):
+        state, record = kernel.step(state, number, generator=generator)
+        if keeping.keeps(number):
+            fresh["positions"].append(state.positions)
+            fresh["buffers"].append(state.buffers)
+        if number >= keeping.warmup:
+            for name, values in record.items():
+                fresh.setdefault(f"record.{name}", []).append(values)
+        done = number + 1
+        if checkpoint is not None and (done % checkpoint.every == 0 or done == keeping.steps):
+            kept = len(collected["positions"]) + len(fresh["positions"])
+            now = Progressed(done, kept, tensors_of(state), generator.get_state(), fresh)
+            write(checkpoint, facts, now, already=written)
+            fresh, collected = _moved(fresh, collected)
+            written = done
+        if progress is not None and (
+            time.monotonic() - last > _SECONDS_BETWEEN_REPORTS or done == keeping.steps
+        ):
+            last = time.monotonic()
+            phase = "warm-up" if number < keeping.warmup else "sampling"
+            progress(done / keeping.steps, f"{phase}, step {done} of {keeping.steps}")
+    _, collected = _moved(fresh, collected)
+    return _history(state, collected)
+
+
+def _moved(
+    fresh: dict[str, list[Tensor]], collected: dict[str, list[Tensor]]
+) -> tuple[dict[str, list[Tensor]], dict[str, list[Tensor]]]:
+    joined = {name: collected.get(name, []) + values for name, values in fresh.items()}
+    return {name: [] for name in fresh}, collected | joined
+
+
+def _history(state: State, collected: Mapping[str, list[Tensor]]) -> History[State]:
+    records = {
+        name.removeprefix("record."): torch.stack(values)
+        for name, values in collected.items()
+        if name.startswith("record.") and values
+    }
+    return History(
+        torch.stack(collected["positions"]), torch.stack(collected["buffers"]), records, state
+    )

@@ -1,0 +1,148 @@
+"""Long runs written down as they go, and taken up again bit for bit.
+
+A folder holds ``state.safetensors`` (the state of the chains, of the generator, and the step) and
+one file a stretch of draws.  Files are renamed into place when complete, draws before the state
+that counts them, so a run killed at any moment finds a folder it can continue from.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from coset.errors import CosetError
+from coset.store import load_record, save_record
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run writes itself down.
+
+    Attributes:
+        folder: A folder of its own, made if it is not there.  A run that finds its own state in
+            it goes on from there; the state of another run is refused.
+        every: Steps between two records.
+    """
+
+    folder: str | Path
+    every: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise CosetError(f"got every={self.every}", "needed at least one step between records")
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """How far a run was.
+
+    Attributes:
+        step: Steps done.
+        kept: Draws kept.
+        tensors: State of the chains, flattened by :func:`tensors_of`.
+        generator: State of the generator.
+        draws: The kept draws and what was recorded of each step, by name.
+    """
+
+    step: int
+    kept: int
+    tensors: Mapping[str, Tensor]
+    generator: Tensor
+    draws: Mapping[str, list[Tensor]]
+
+
+def tensors_of(state: Any, prefix: str = "state") -> dict[str, Tensor]:
+    """All tensors of nested dataclasses, named by their place.
+
+    >>> from coset.inference.targets import Evaluated
+    >>> sorted(tensors_of(Evaluated(*[torch.zeros(1)] * 3)))
+    ['state.buffers', 'state.energy', 'state.gradient']
+    """
+    if isinstance(state, Tensor):
+        return {prefix: state}
+    if not is_dataclass(state):
+        raise TypeError(f"the state of a kernel is made of tensors, not {type(state).__name__}")
+    found: dict[str, Tensor] = {}
+    for field in fields(state):
+        found |= tensors_of(getattr(state, field.name), f"{prefix}.{field.name}")
+    return found
+
+
+def refill(pattern: State, tensors: Mapping[str, Tensor], prefix: str = "state") -> State:
+    """A state like ``pattern`` with the tensors that :func:`tensors_of` took out of another."""
+    changes: dict[str, Any] = {}
+    for field in fields(pattern):  # type: ignore[arg-type]  # tensors_of has seen a dataclass
+        name, part = f"{prefix}.{field.name}", getattr(pattern, field.name)
+        changes[field.name] = (
+            tensors[name].to(part.device)
+            if isinstance(part, Tensor)
+            else refill(part, tensors, name)
+        )
+    return replace(pattern, **changes)  # type: ignore[type-var]
+
+
+def write(
+    checkpoint: Checkpoint,
+    facts: Mapping[str, Any],
+    progressed: Progressed,
+    *,
+    already: int,
+) -> None:
+    """Writes the draws since step ``already`` and then the state."""
+    folder = Path(checkpoint.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    new = {
+        name: torch.stack(values) if values else torch.empty(0)
+        for name, values in progressed.draws.items()
+    }
+    save_record(
+        folder / f"draws-{already:09d}.safetensors",
+        new,
+        {"from": already, "to": progressed.step},
+    )
+    known = {**facts, "step": progressed.step, "kept": progressed.kept}
+    save_record(
+        folder / "state.safetensors",
+        {**progressed.tensors, "generator": progressed.generator},
+        known,
+    )
+
+
+def read(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> Progressed | None:
+    """What the folder holds of the run with these facts; nothing if it has not begun.
+
+    Raises:
+        CosetError: If the folder holds another run, or a file of it is missing or damaged.
+    """
+    folder = Path(checkpoint.folder)
+    if not (folder / "state.safetensors").exists():
+        return None
+    tensors, known = load_record(folder / "state.safetensors")
+    for name, value in facts.items():
+        if known.get(name) != value:
+            raise CosetError(
+                f"got {folder}, the record of a run with {name} {known.get(name)!r:.120}",
+                f"needed {value!r:.120}",
+                "give another folder, or the settings and the seed of that run",
+            )
+    step, kept = int(known["step"]), int(known["kept"])
+    draws: dict[str, list[Tensor]] = {}
+    begin = 0
+    while begin < step:
+        found, part = load_record(folder / f"draws-{begin:09d}.safetensors")
+        for name, values in found.items():
+            draws.setdefault(name, []).extend(values.unbind(0))
+        begin = int(part["to"])
+    if begin != step:
+        raise CosetError(
+            f"got {folder} with draws up to step {begin}",
+            f"needed them up to step {step}, where its state is",
+            "files of another run were mixed in: begin again in an empty folder",
+        )
+    generator = tensors.pop("generator")
+    return Progressed(step, kept, tensors, generator, draws)

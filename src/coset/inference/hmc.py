@@ -1,0 +1,133 @@
+"""Hamiltonian Monte Carlo (Neal 2011), full batch, many chains at once."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coset.bayes.problem import Problem
+from coset.errors import CosetError
+from coset.inference.adaptation import Warmup
+from coset.inference.chains import Length
+from coset.inference.checkpoint import Checkpoint
+from coset.inference.full_batch import sample
+from coset.inference.hamiltonian import (
+    DIVERGENT,
+    Energy,
+    HamiltonianState,
+    Point,
+    acceptance_of,
+    fresh_momenta,
+    leapfrog,
+    single_step_acceptance,
+)
+from coset.posterior.families import Samples
+from coset.vocabulary import Progress, Weights
+
+
+@dataclass(frozen=True)
+class HMC:
+    """Follows Hamilton's equations for a while, then accepts or refuses where that led.
+
+    With momenta ``r ~ N(0, M)`` a proposal is a leapfrog trajectory of ``H = U(w) + ½ r M⁻¹ r``,
+    accepted with probability ``min(1, exp(H - H'))``.  Lengths of trajectories are drawn evenly
+    between zero and twice ``trajectory``, so that no direction returns to where it began.
+
+    Attributes:
+        trajectory: Mean length of a trajectory, in standard deviations once the mass is adapted.
+            A quarter turn, π/2, crosses a Gaussian.
+        max_steps: Most leapfrog steps of a trajectory.
+        step_size: Of a leapfrog step; ``None``: adapted in the warm-up.
+        target_acceptance: What the adaptation aims at.
+        adapt_mass: Whether the warm-up estimates a diagonal mass.
+        warmup: Steps before the first that is kept.
+        draws: States kept of each chain.
+        thinning: Steps from one kept state to the next.
+        chains: Chains run side by side.
+        checkpoint: Where a long run is written down, to be taken up again.
+    """
+
+    trajectory: float = math.pi / 2
+    max_steps: int = 128
+    step_size: float | None = None
+    target_acceptance: float = 0.8
+    adapt_mass: bool = True
+    warmup: int = 300
+    draws: int = 300
+    thinning: int = 1
+    chains: int = 4
+    checkpoint: Checkpoint | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.trajectory < math.inf or self.max_steps < 1:
+            raise CosetError(
+                f"got a trajectory of {self.trajectory} and max_steps={self.max_steps}",
+                "needed a positive length and at least one step",
+            )
+        _ = self.length, self.adaptation  # refuse what cannot be run
+
+    @property
+    def length(self) -> Length:
+        """How long chains run."""
+        return Length(self.warmup, self.draws, self.thinning, self.chains)
+
+    @property
+    def adaptation(self) -> Warmup:
+        """How the warm-up goes."""
+        return Warmup(self.warmup, self.step_size, self.target_acceptance, self.adapt_mass)
+
+    def fit(
+        self,
+        problem: Problem,
+        *,
+        start: Weights | None = None,
+        generator: torch.Generator,
+        progress: Progress | None = None,
+    ) -> Samples:
+        """Runs the chains from ``start`` (one network or a stack), or from fresh weights.
+
+        Raises:
+            CosetError: If energies are not finite at the start, or every proposal is refused.
+        """
+        return sample(self, problem, start=start, generator=generator, progress=progress)
+
+    def step(
+        self, energy: Energy, state: HamiltonianState, number: int, *, generator: torch.Generator
+    ) -> tuple[HamiltonianState, Mapping[str, Float[Tensor, " m"]]]:
+        """One proposal of every chain."""
+        warmup, mass = self.adaptation, state.adaptation.inverse_mass
+        size = warmup.size(state.adaptation, number)
+        momenta = fresh_momenta(state.positions, mass, generator=generator)
+        before = Point(state.positions, momenta, state.energy, state.gradient)
+        share, *uniform = torch.rand(1 + len(momenta), generator=generator).to(mass).unbind()
+        count = min(self.max_steps, max(1, round(2 * self.trajectory * float(share) / size)))
+        after = leapfrog(energy, before, size, mass, count)
+        total = before.hamiltonian(mass)
+        error = after.hamiltonian(mass) - total
+        acceptance = acceptance_of(error)
+        accepted = torch.stack(uniform) < acceptance
+        moved = replace(
+            state,
+            positions=torch.where(accepted[:, None], after.positions, state.positions),
+            energy=torch.where(accepted, after.energy, state.energy),
+            gradient=torch.where(accepted[:, None], after.gradient, state.gradient),
+        )
+        adapted = warmup.after(
+            state.adaptation,
+            number,
+            moved.positions,
+            float(acceptance.mean()),
+            single_step_acceptance(
+                energy, moved.positions, moved.energy, moved.gradient, generator=generator
+            ),
+        )
+        divergent = ~(error < DIVERGENT)
+        return replace(moved, adaptation=adapted), {
+            "acceptance": acceptance,
+            "energy": total,
+            "divergent": divergent.to(acceptance),
+            "leapfrog_steps": torch.full_like(acceptance, count),
+        }
