@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from coset.symmetry.elements import Element
-from coset.symmetry.graph import Example, Graph, trace
+from coset.symmetry.graph import Example, Graph
 from coset.symmetry.group import SymmetryGroup
+from coset.symmetry.tracing import trace
 from coset.vocabulary import Weights
 from coset.weights.network import weights_of
 
@@ -80,30 +81,29 @@ def read_entries(
     positive: Collection[str],
     *,
     generator: torch.Generator,
-    draws: int = 3,
 ) -> dict[str, Tensor]:
-    """For every tensor, which entries have influence on the output, seen from gradients."""
+    """For every tensor, which entries have influence on the output at one random point.
+
+    Seen from gradients, in single precision: only whether they are zero matters.
+    """
+    point = general_position(weights, positive, generator=generator)
+    leaves = {name: tensor.float().requires_grad_() for name, tensor in point.items()}
     seen = {name: torch.zeros(tensor.shape, dtype=torch.bool) for name, tensor in weights.items()}
-    for _ in range(draws):
-        point = general_position(weights, positive, generator=generator)
-        leaves = {name: tensor.requires_grad_() for name, tensor in point.items()}
-        with torch.enable_grad():
-            outputs = graph.run(
-                leaves, random_inputs(inputs, generator=generator), dtype=torch.float64, leaky=True
-            )
-            total = sum(
-                (out * torch.randn(out.shape, dtype=torch.float64, generator=generator)).sum()
-                for out in outputs
-                if out.requires_grad
-            )
-            if not isinstance(total, Tensor):
-                return seen
-            gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-        for name, gradient in zip(leaves, gradients, strict=True):
-            if gradient is not None:
-                seen[name] |= gradient != 0
-        if all(bool(mask.all()) for mask in seen.values()):
-            break
+    with torch.enable_grad():
+        outputs = graph.run(
+            leaves, random_inputs(inputs, generator=generator), dtype=torch.float32, leaky=True
+        )
+        total = sum(
+            (out * torch.randn(out.shape, generator=generator)).sum()
+            for out in outputs
+            if out.requires_grad
+        )
+        if not isinstance(total, Tensor):
+            return seen
+        gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    for name, gradient in zip(leaves, gradients, strict=True):
+        if gradient is not None:
+            seen[name] = gradient != 0
     return seen
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -22,16 +23,22 @@ from coset.symmetry.elements import (
     Site,
 )
 from coset.symmetry.factors import Factory, pinned_axes
-from coset.symmetry.graph import Example, Graph, trace
+from coset.symmetry.graph import Example, Graph
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.invariances import find_invariances
 from coset.symmetry.reasons import axis_reasons
 from coset.symmetry.scales import Search, find_scalings
+from coset.symmetry.tracing import trace
 from coset.symmetry.walk import Structure, settle
 from coset.vocabulary import Weights
 from coset.weights.network import weights_of
 
 TOLERANCE = 1e-9
+
+_MOST_DRAWS = 3  # of random weights, to see which parts are read
+
+# Groups by graph: tracing recognises an architecture it has seen, so its group is found once.
+_KNOWN: WeakKeyDictionary[Graph, SymmetryGroup] = WeakKeyDictionary()
 
 
 def discover(module: nn.Module, example: Example) -> SymmetryGroup:
@@ -54,11 +61,14 @@ def discover(module: nn.Module, example: Example) -> SymmetryGroup:
     """
     inputs = example if isinstance(example, tuple) else (example,)
     graph = trace(module, example)
-    structure = settle(graph)
-    weights = {name: tensor.cpu() for name, tensor in weights_of(module).items()}
-    weights = {name: weights[name] for name in graph.parameters} | weights
-    group = _analyse(structure, weights, inputs)
-    return _verified(graph, group, weights, inputs)
+    known = _KNOWN.get(graph)
+    if known is None:
+        structure = settle(graph)
+        weights = {name: tensor.cpu() for name, tensor in weights_of(module).items()}
+        weights = {name: weights[name] for name in graph.parameters} | weights
+        group = _analyse(structure, weights, inputs)
+        known = _KNOWN[graph] = _verified(graph, group, weights, inputs)
+    return known
 
 
 def _analyse(structure: Structure, weights: Weights, inputs: Sequence[Tensor]) -> SymmetryGroup:
@@ -88,13 +98,17 @@ def _unread(
 ) -> set[int]:
     """Parts of parameters without influence on the output."""
     generator = torch.Generator().manual_seed(1)
-    seen = read_entries(structure.graph, weights, inputs, positive, generator=generator)
-    unread = set()
-    for i, part in enumerate(structure.parts):
-        view = tuple(structure.atoms.size[atom] for atom in part.digits)
-        mask = region(seen[part.tensor], 0, Site(part.tensor, part.block, view, ()))
-        if not bool(mask.any()):
-            unread.add(i)
+    unread = set(range(len(structure.parts)))
+    for _ in range(_MOST_DRAWS):
+        seen = read_entries(structure.graph, weights, inputs, positive, generator=generator)
+        for i in list(unread):
+            part = structure.parts[i]
+            view = tuple(structure.atoms.size[atom] for atom in part.digits)
+            mask = region(seen[part.tensor], 0, Site(part.tensor, part.block, view, ()))
+            if bool(mask.any()):
+                unread.discard(i)
+        if not unread:
+            break
     return unread
 
 
