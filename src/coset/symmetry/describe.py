@@ -57,7 +57,7 @@ def table(group: "SymmetryGroup") -> str:
     >>> print(table(discover(net, torch.zeros(1, 3))).splitlines()[2])
     0               permutation          5  0.weight axis 0, 0.bias axis 0, 2.weight axis 1
     """
-    entries = [_permutation(group, factor) for factor in _nested(group.permutations)]
+    entries = [_permutation(group, factor) for factor in nested(group.permutations)]
     entries += [_scaling(group, f) for f in group.scalings if f.size > 1 or f.within]
     entries += _invariances(group)
     return "\n".join([*_aligned(entries), "", *_counts(group)])
@@ -207,7 +207,7 @@ def _shortened(text: str, width: int) -> str:
     """Long names lose their middle.
 
     >>> _shortened("encoder.layers.0.linear", 16)
-    'encod….0.linear'
+    'encod…s.0.linear'
     """
     if len(text) <= width:
         return text
@@ -215,7 +215,7 @@ def _shortened(text: str, width: int) -> str:
     return f"{text[: width - 1 - tail]}…{text[-tail:]}"
 
 
-def _nested(factors: Sequence[PermutationFactor]) -> list[PermutationFactor]:
+def nested(factors: Sequence[PermutationFactor]) -> list[PermutationFactor]:
     """Each factor followed by those inside it."""
     inside: dict[str | None, list[PermutationFactor]] = {}
     for factor in factors:
