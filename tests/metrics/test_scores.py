@@ -4,6 +4,7 @@ from metric_cases import predictions
 from sklearn.metrics import accuracy_score, log_loss
 
 from coset.metrics import accuracy, brier, negative_log_likelihood
+from coset.metrics.scores import confident_answers
 
 
 @pytest.fixture
@@ -18,6 +19,19 @@ def test_accuracy_is_that_of_scikit_learn(case):
 
 def test_accuracy_takes_the_first_of_equal_probabilities():
     assert accuracy(torch.full((2, 2), 0.5), torch.tensor([0, 1])) == 0.5
+
+
+def test_ties_are_those_of_argmax(generator):
+    counts = torch.randint(1, 4, (300, 3), generator=generator).double()
+    p = counts / counts.sum(1, keepdim=True)
+    y = torch.randint(3, (300,), generator=generator)
+    confidence, right = confident_answers(p, y)
+    assert right.equal(p.argmax(1) == y)
+    assert confidence.equal(p.amax(1))
+
+
+def test_one_class_is_always_right():
+    assert accuracy(torch.ones(3, 1), torch.zeros(3, dtype=torch.long)) == 1
 
 
 def test_negative_log_likelihood_is_that_of_scikit_learn(case):

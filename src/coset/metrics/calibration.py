@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from coset.metrics.checks import check_at_least, check_classification, working
+from coset.metrics.scores import confident_answers
 
 
 @dataclass(frozen=True)
@@ -139,16 +140,8 @@ def adaptive_reliability(
     )
 
 
-def confident_answers(
-    probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"]
-) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """The confidence of each input, and one where the answer was right, zero elsewhere."""
-    confidence, answers = working(probabilities).max(-1)
-    return confidence, (answers == targets).to(confidence.dtype)
-
-
 def equal_width_sums(
-    confidence: Float[Tensor, " n"], right: Float[Tensor, " n"], bins: int
+    confidence: Float[Tensor, " n"], right: Bool[Tensor, " n"], bins: int
 ) -> Float[Tensor, "3 bins"]:
     """Count, summed confidence and summed right answers of bins of equal width, in float64.
 
@@ -157,7 +150,7 @@ def equal_width_sums(
     # Inner edges only: rounding may carry a confidence past one, and it belongs to the last bin.
     inner = torch.linspace(0, 1, bins + 1, dtype=confidence.dtype, device=confidence.device)[1:-1]
     index = torch.bucketize(confidence, inner)
-    columns = torch.stack([torch.ones_like(confidence), confidence, right]).double()
+    columns = torch.stack([torch.ones_like(confidence), confidence, right.to(confidence)]).double()
     sums = torch.zeros(3, bins, dtype=torch.float64, device=confidence.device)
     return sums.index_add_(1, index, columns)
 

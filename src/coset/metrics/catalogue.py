@@ -18,7 +18,6 @@ from coset.metrics.calibration import (
     adaptive_calibration_error,
     bins_from_sums,
     classwise_calibration_error,
-    confident_answers,
     equal_width_sums,
     expected_calibration_error,
 )
@@ -56,6 +55,7 @@ from coset.metrics.scores import (
     accuracy,
     brier,
     brier_inputs,
+    confident_answers,
     correct_inputs,
     log_loss_inputs,
     negative_log_likelihood,

@@ -40,11 +40,12 @@ def aupr(
     0.833...
     """
     _check_sides(inlier_scores, outlier_scores)
-    inliers, outliers = inlier_scores.sort().values, outlier_scores.sort().values
-    false_positives = len(inliers) - torch.searchsorted(inliers, outliers, right=False)
-    true_positives = len(outliers) - torch.searchsorted(outliers, outliers, right=False)
+    inliers = inlier_scores.sort().values
+    thresholds, found = outlier_scores.sort().values.unique_consecutive(return_counts=True)
+    true_positives = len(outlier_scores) - found.cumsum(0) + found
+    false_positives = len(inliers) - torch.searchsorted(inliers, thresholds, right=False)
     precision = true_positives.double() / (true_positives + false_positives)
-    return precision.mean().to(inlier_scores.dtype)
+    return ((found * precision).sum() / len(outlier_scores)).to(inlier_scores.dtype)
 
 
 def fpr_at_95(

@@ -1,7 +1,7 @@
 """Scores of classification: how often right, and how good the probabilities are."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from coset.metrics.checks import check_classification, working
@@ -24,8 +24,24 @@ def correct_inputs(
     probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"]
 ) -> Float[Tensor, " n"]:
     """One for each input that is classified right, zero for the others, in float64."""
-    # max gives the same first index as argmax and is the faster of the two.
-    return (probabilities.max(-1).indices == targets).double()
+    return confident_answers(probabilities, targets)[1].double()
+
+
+def confident_answers(
+    probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"]
+) -> tuple[Float[Tensor, " n"], Bool[Tensor, " n"]]:
+    """The largest probability of each input, and whether its class is the target.
+
+    The maximum without the target's entry tells both and costs a third of finding where the maximum
+    is; only for ties do we look which class comes first.
+    """
+    values, labels = working(probabilities.detach()), targets.long()
+    of_target = values.gather(1, labels.unsqueeze(1)).squeeze(1)
+    of_others = values.scatter(1, labels.unsqueeze(1), -1.0).amax(-1)
+    right = of_target > of_others
+    tied = (of_target == of_others).nonzero().squeeze(1)
+    right[tied] = values[tied].max(-1).indices == labels[tied]
+    return torch.maximum(of_target, of_others), right
 
 
 def negative_log_likelihood(

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from coset.metrics.calibration import confident_answers
 from coset.metrics.checks import check_classification
+from coset.metrics.scores import confident_answers
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def risk_coverage(probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"
     check_classification(probabilities, targets)
     confidence, right = confident_answers(probabilities, targets)
     order = confidence.sort(descending=True)
-    wrong = 1 - right[order.indices].double()
+    wrong = (~right[order.indices]).double()
     _, group, size = order.values.unique_consecutive(return_inverse=True, return_counts=True)
     group_sum = torch.zeros(len(size), dtype=wrong.dtype, device=wrong.device)
     shared = (group_sum.index_add_(0, group, wrong) / size)[group]
