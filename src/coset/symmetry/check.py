@@ -1,13 +1,16 @@
 """Checks symmetries by running the network, in double precision, at weights in general position."""
 
 from collections.abc import Collection, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from coset.errors import CosetError
 from coset.symmetry.elements import Element
 from coset.symmetry.graph import Example, Graph
 from coset.symmetry.group import SymmetryGroup
+from coset.symmetry.runner import Run, module_runner
 from coset.symmetry.tracing import trace
 from coset.vocabulary import Weights
 from coset.weights.network import weights_of
@@ -23,18 +26,27 @@ def symmetry_error(
 ) -> float:
     """The worst ``|f(g w) - f(w)| / (1 + |f(w)|)`` over random elements ``g``.
 
-    Computed in double precision on the traced graph, whose casts to single precision are overruled.
+    Computed in double precision on the traced graph, or on a copy of a module that cannot be
+    traced; casts to single precision inside are overruled.
     """
     generator = generator or torch.Generator().manual_seed(0)
     inputs = example if isinstance(example, tuple) else (example,)
-    graph = trace(module, example)
+    run = _runner(module, example)
     weights = {name: tensor.double() for name, tensor in weights_of(module).items()}
-    reference = graph.run(weights, inputs, dtype=torch.float64)
+    reference = run(weights, inputs)
     worst = 0.0
     for _ in range(elements):
         moved = group.act(group.sample(generator=generator), weights)
-        worst = max(worst, difference(reference, graph.run(moved, inputs, dtype=torch.float64)))
+        worst = max(worst, difference(reference, run(moved, inputs)))
     return worst
+
+
+def _runner(module: nn.Module, example: Example) -> Run:
+    """The traced graph, or the module itself where it cannot be traced."""
+    try:
+        return partial(trace(module, example).run, dtype=torch.float64)
+    except CosetError:
+        return module_runner(module)
 
 
 def difference(reference: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
@@ -105,6 +117,17 @@ def read_entries(
         if gradient is not None:
             seen[name] = gradient != 0
     return seen
+
+
+def alone(group: SymmetryGroup, name: str, element: Element) -> Element:
+    """The identity but for one factor of an element."""
+    identity = group.identity()
+    permutations, scales = dict(identity.permutations), dict(identity.scales)
+    if name in permutations:
+        permutations[name] = element.permutations[name]
+    else:
+        scales[name] = element.scales[name]
+    return Element(permutations, scales)
 
 
 def element_error(

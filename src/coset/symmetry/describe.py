@@ -5,22 +5,48 @@ import math
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from coset.errors import CosetError
-from coset.symmetry.elements import PermutationFactor, ScalingFactor, Site
-
-if TYPE_CHECKING:
-    from coset.symmetry.group import SymmetryGroup
+from coset.symmetry.elements import (
+    PermutationFactor,
+    Pinned,
+    ScaleInvariance,
+    ScalingFactor,
+    Site,
+    Tables,
+)
 
 WIDTH = 110
 _NAME = 44
 """Columns a name may take."""
 _LINES = 2
 """Lines that the places of one factor may take in the table."""
+
+
+class Described(Protocol):
+    """What a description needs to know of a group."""
+
+    @property
+    def permutations(self) -> tuple[PermutationFactor, ...]: ...  # noqa: D102
+    @property
+    def scalings(self) -> tuple[ScalingFactor, ...]: ...  # noqa: D102
+    @property
+    def invariances(self) -> tuple[ScaleInvariance, ...]: ...  # noqa: D102
+    @property
+    def pinned(self) -> tuple[Pinned, ...]: ...  # noqa: D102
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]: ...  # noqa: D102
+    @property
+    def aliases(self) -> Mapping[str, str]: ...  # noqa: D102
+    @property
+    def reasons(self) -> Mapping[str, tuple[str, ...]]: ...  # noqa: D102
+    @property
+    def tables(self) -> Tables: ...  # noqa: D102
+    def log_order(self) -> float: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -46,7 +72,7 @@ class _Entry:
         return f"{re.sub(r'[#][0-9]+', '', base).rpartition('.')[0]}."
 
 
-def table(group: "SymmetryGroup") -> str:
+def table(group: Described) -> str:
     """The factors as an aligned table of at most 110 columns, then what can be counted.
 
     Scalings of size one (a whole layer up, the next one down) are counted below the table.
@@ -63,7 +89,7 @@ def table(group: "SymmetryGroup") -> str:
     return "\n".join([*_aligned(entries), "", *_counts(group)])
 
 
-def explain(group: "SymmetryGroup", tensor: str | None = None) -> str:
+def explain(group: Described, tensor: str | None = None) -> str:
     """For one tensor or for all: why each axis is free, tied or pinned.
 
     Raises:
@@ -127,13 +153,13 @@ def _cuts(site: Site, axis: int | None) -> str:
     )
 
 
-def _permutation(group: "SymmetryGroup", factor: PermutationFactor) -> _Entry:
+def _permutation(group: Described, factor: PermutationFactor) -> _Entry:
     where = tuple(place(site, group.shapes[site.tensor]) for site in factor.sites)
     inside = factor.within[-1] if factor.within else None
     return _Entry(factor.name, "permutation", factor.size, where, inside)
 
 
-def _scaling(group: "SymmetryGroup", factor: ScalingFactor) -> _Entry:
+def _scaling(group: Described, factor: ScalingFactor) -> _Entry:
     where = tuple(
         f"{place(site, group.shapes[site.tensor])} ({site.power:+d})" for site in factor.sites
     )
@@ -141,7 +167,7 @@ def _scaling(group: "SymmetryGroup", factor: ScalingFactor) -> _Entry:
     return _Entry(factor.name, f"scaling, {factor.domain}", factor.size, where, inside)
 
 
-def _invariances(group: "SymmetryGroup") -> list[_Entry]:
+def _invariances(group: Described) -> list[_Entry]:
     """One entry a kind: each invariance concerns a single tensor."""
     entries = []
     for kind in dict.fromkeys(found.groups for found in group.invariances):
@@ -229,7 +255,7 @@ def nested(factors: Sequence[PermutationFactor]) -> list[PermutationFactor]:
     return ordered
 
 
-def _counts(group: "SymmetryGroup") -> list[str]:
+def _counts(group: Described) -> list[str]:
     copies = group.tables.copies
     order = group.log_order()
     scales = Counter[str]()
@@ -250,16 +276,15 @@ def _counts(group: "SymmetryGroup") -> list[str]:
     return [*lines, *_pinned(group)]
 
 
-def _pinned(group: "SymmetryGroup") -> list[str]:
+def _pinned(group: Described) -> list[str]:
     if not group.pinned:
         return ["pinned axes: none"]
     reasons = Counter(pin.reason for pin in group.pinned)
-    told = ", ".join(f"{count} by {reason}" for reason, count in reasons.most_common())
-    told = told.replace("by never read by the output", "never read by the output")
+    told = ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common())
     return textwrap.wrap(f"pinned axes: {told}", WIDTH, subsequent_indent="  ")
 
 
-def _explained(group: "SymmetryGroup", name: str) -> str:
+def _explained(group: Described, name: str) -> str:
     shape = group.shapes[name]
     size = " × ".join(map(str, shape)) or "a number"
     lines = [f"{name} ({size})"]
@@ -287,7 +312,7 @@ def _explained(group: "SymmetryGroup", name: str) -> str:
     return "\n".join(lines)
 
 
-def _from_factors(group: "SymmetryGroup", name: str) -> list[str]:
+def _from_factors(group: Described, name: str) -> list[str]:
     """What the factors themselves tell, for groups written by hand."""
     shape = group.shapes[name]
     lines = [

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from coset.errors import CosetError
 from coset.symmetry.action import region
+from coset.symmetry.by_hand import FactorByHand, group_by_hand
 from coset.symmetry.check import (
+    alone,
     element_error,
     general_position,
     random_inputs,
@@ -41,12 +43,16 @@ _MOST_DRAWS = 3  # of random weights, to see which parts are read
 _KNOWN: WeakKeyDictionary[Graph, SymmetryGroup] = WeakKeyDictionary()
 
 
-def discover(module: nn.Module, example: Example) -> SymmetryGroup:
+def discover(
+    module: nn.Module, example: Example, *, groups: Sequence[FactorByHand] | None = None
+) -> SymmetryGroup:
     """Finds the permutations, scalings and scale invariances of a module.
 
     Args:
         module: Any module that can be traced in evaluation mode.
         example: Its input, a tensor or a tuple of tensors; only shapes matter.
+        groups: For modules that cannot be traced: factors written by hand
+            (``PermutationByHand``, ``ScalingByHand``), checked like the found ones.
 
     Returns:
         The group, checked in double precision at random weights: a factor that fails alone is
@@ -59,6 +65,8 @@ def discover(module: nn.Module, example: Example) -> SymmetryGroup:
     >>> [factor.size for factor in discover(net, torch.zeros(1, 3)).permutations]
     [5]
     """
+    if groups is not None:
+        return group_by_hand(module, example, groups)
     inputs = example if isinstance(example, tuple) else (example,)
     graph = trace(module, example)
     known = _KNOWN.get(graph)
@@ -128,11 +136,11 @@ def _verified(
     failed: list[Pinned] = []
     factors: list[PermutationFactor | ScalingFactor] = [*group.permutations, *group.scalings]
     for factor in factors:
-        alone = _only(group, factor.name, group.sample(generator=generator))
+        element = alone(group, factor.name, group.sample(generator=generator))
         if set(factor.within) & {pin.operation for pin in failed}:
             passed = False
         else:
-            passed = _passes(graph, group, point, probe, alone)
+            passed = _passes(graph, group, point, probe, element)
         if not passed:
             site = factor.sites[0]
             failed.append(Pinned(site.tensor, None, factor.name, "failed the numerical check"))
@@ -159,14 +167,3 @@ def _passes(
     graph: Graph, group: SymmetryGroup, weights: Weights, inputs: Sequence[Tensor], element: Element
 ) -> bool:
     return element_error(graph, group, weights, inputs, element) < TOLERANCE
-
-
-def _only(group: SymmetryGroup, name: str, element: Element) -> Element:
-    """The identity but for one factor."""
-    identity = group.identity()
-    permutations, scales = dict(identity.permutations), dict(identity.scales)
-    if name in permutations:
-        permutations[name] = element.permutations[name]
-    else:
-        scales[name] = element.scales[name]
-    return Element(permutations, scales)
