@@ -22,9 +22,11 @@ def auroc(
     """
     _check_sides(inlier_scores, outlier_scores)
     inliers, outliers = inlier_scores.sort().values, outlier_scores.sort().values
-    below = torch.searchsorted(inliers, outliers, right=False)
-    not_above = torch.searchsorted(inliers, outliers, right=True)
-    wins = int((below + not_above).sum()) / 2
+    below = torch.searchsorted(inliers, outliers)
+    # The next inlier tells whether there are equal ones: only these are worth a second search.
+    equal = outliers[inliers[below.clamp_max(len(inliers) - 1)] == outliers]
+    ties = torch.searchsorted(inliers, equal, right=True) - torch.searchsorted(inliers, equal)
+    wins = int(below.sum()) + int(ties.sum()) / 2
     return _as_scalar(wins / (len(inliers) * len(outliers)), inlier_scores)
 
 
@@ -45,7 +47,8 @@ def aupr(
     true_positives = len(outlier_scores) - found.cumsum(0) + found
     false_positives = len(inliers) - torch.searchsorted(inliers, thresholds, right=False)
     precision = true_positives.double() / (true_positives + false_positives)
-    return ((found * precision).sum() / len(outlier_scores)).to(inlier_scores.dtype)
+    area = float((found * precision).sum()) / len(outlier_scores)
+    return _as_scalar(area, inlier_scores)
 
 
 def fpr_at_95(
