@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-import coset.symmetry
+import coset
 from coset import CosetError, GaussianPrior, Predictor, functionalise, metrics
 from coset.bayes import Categorical
 from coset.evaluation import COLUMNS, posterior_quality_table
@@ -93,7 +93,7 @@ def test_symmetries_are_removed_from_both_sides(network, data, generator, monkey
             "2.bias": weights["2.bias"],
         }
 
-    monkeypatch.setattr(coset.symmetry, "canonicalise", sort_units, raising=False)
+    monkeypatch.setattr(coset, "canonicalise", sort_units, raising=False)
     one = {name: tensor[0] for name, tensor in trained(network, 1, generator).items()}
 
     def reordered(count):

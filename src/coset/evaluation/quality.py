@@ -148,7 +148,7 @@ def _drawn(
 
 def _canonical(group: "SymmetryGroup", members: Weights) -> Weights:
     """Every member in canonical form."""
-    canonicalise = import_module("coset.symmetry").canonicalise
+    canonicalise = import_module("coset").canonicalise
     return stack([canonicalise(group, member) for member in unstack(members)])
 
 
