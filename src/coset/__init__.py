@@ -18,15 +18,21 @@ if TYPE_CHECKING:
     from coset.bayes.prior import GaussianPrior as GaussianPrior
     from coset.bayes.problem import Problem as Problem
     from coset.errors import CosetError as CosetError
+    from coset.inference.checkpoint import Checkpoint as Checkpoint
     from coset.inference.ensemble import DeepEnsemble as DeepEnsemble
+    from coset.inference.hmc import HMC as HMC
     from coset.inference.map_estimate import MaximumAPosteriori as MaximumAPosteriori
     from coset.inference.method import Method as Method
+    from coset.inference.nuts import NUTS as NUTS
     from coset.inference.optimisers import SGD as SGD
     from coset.inference.optimisers import Adam as Adam
     from coset.inference.schedules import Constant as Constant
     from coset.inference.schedules import Cosine as Cosine
     from coset.inference.schedules import OneCycle as OneCycle
     from coset.inference.schedules import Steps as Steps
+    from coset.inference.sghmc import SGHMC as SGHMC
+    from coset.inference.sgld import SGLD as SGLD
+    from coset.inference.stochastic import Cyclical as Cyclical
     from coset.metrics.evaluation import evaluate as evaluate
     from coset.posterior.families import FitReport as FitReport
     from coset.posterior.families import Mixture as Mixture
@@ -64,15 +70,21 @@ NAMES: dict[str, str] = {
     "GaussianPrior": "coset.bayes.prior",
     "Problem": "coset.bayes.problem",
     "CosetError": "coset.errors",
+    "Checkpoint": "coset.inference.checkpoint",
     "DeepEnsemble": "coset.inference.ensemble",
+    "HMC": "coset.inference.hmc",
     "MaximumAPosteriori": "coset.inference.map_estimate",
     "Method": "coset.inference.method",
+    "NUTS": "coset.inference.nuts",
     "SGD": "coset.inference.optimisers",
     "Adam": "coset.inference.optimisers",
     "Constant": "coset.inference.schedules",
     "Cosine": "coset.inference.schedules",
     "OneCycle": "coset.inference.schedules",
     "Steps": "coset.inference.schedules",
+    "SGHMC": "coset.inference.sghmc",
+    "SGLD": "coset.inference.sgld",
+    "Cyclical": "coset.inference.stochastic",
     "evaluate": "coset.metrics.evaluation",
     "FitReport": "coset.posterior.families",
     "Mixture": "coset.posterior.families",

@@ -146,7 +146,7 @@ class Windows:
         """Steps after which the mass changes.
 
         >>> Windows(1000).ends()
-        [175, 225, 325, 525, 900]
+        [175, 225, 325, 900]
         """
         found, begin, length = [], self.first, _WINDOW
         if self.last - begin < 10:

@@ -67,7 +67,7 @@ def _normal_scores(values: Float[Tensor, "d m k"]) -> Float[Tensor, "d m k"]:
     below = torch.searchsorted(ordered, flat)
     upto = torch.searchsorted(ordered, flat, right=True)
     ranks = (below + upto + 1).double() / 2
-    scores = torch.special.ndtri((ranks - 0.375) / (flat.shape[1] + 0.25))
+    scores: Tensor = torch.special.ndtri((ranks - 0.375) / (flat.shape[1] + 0.25))
     return scores.T.reshape(values.shape)
 
 
@@ -188,6 +188,7 @@ def _some_predictions(
     index = torch.linspace(0, train.size - 1, min(train.size, _INPUTS)).round().long()
     stack = target.join(history.positions.flatten(0, 1), history.buffers.flatten(0, 1))
     outputs = apply_members(target.problem.network, stack, train.rows(index)[0])
-    means = target.problem.likelihood.mean(outputs.flatten(0, 1)).reshape(len(outputs), -1)
+    means: Tensor = target.problem.likelihood.mean(outputs.flatten(0, 1)).reshape(len(outputs), -1)
     spread = torch.linspace(0, means.shape[1] - 1, min(means.shape[1], _PARAMETERS)).round().long()
-    return means[:, spread].unflatten(0, history.positions.shape[:2])
+    chosen: Tensor = means[:, spread].unflatten(0, history.positions.shape[:2])
+    return chosen

@@ -25,7 +25,7 @@ from coset.inference.recipe import Recipe
 from coset.inference.recording import Program, record
 from coset.vocabulary import Batch, Weights
 from coset.weights.layout import Layout
-from coset.weights.masks import DropoutOff
+from coset.weights.masks import dropout_off
 from coset.weights.network import Inputs, Network
 
 _MEMORY = 1 << 30
@@ -263,7 +263,7 @@ def _without_dropout(network: Network) -> Network:
     """The network whose training pass updates batch-norm statistics but drops nothing."""
 
     def apply(weights: Weights, inputs: Inputs) -> tuple[Tensor, Weights]:
-        with DropoutOff():
+        with dropout_off():
             return network.apply_training(weights, inputs)
 
     return replace(network, apply_training=apply)

@@ -1,0 +1,117 @@
+"""The no-U-turn sampler (Hoffman and Gelman 2014), multinomial (Betancourt 2017), many chains."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coset.bayes.problem import Problem
+from coset.errors import CosetError
+from coset.inference.adaptation import Warmup
+from coset.inference.chains import Length
+from coset.inference.checkpoint import Checkpoint
+from coset.inference.full_batch import sample
+from coset.inference.hamiltonian import (
+    Energy,
+    HamiltonianState,
+    Point,
+    fresh_momenta,
+    single_step_acceptance,
+)
+from coset.inference.trees import grow
+from coset.posterior.families import Samples
+from coset.vocabulary import Progress, Weights
+
+
+@dataclass(frozen=True)
+class NUTS:
+    """Hamiltonian Monte Carlo whose trajectories stop by themselves where they would turn back.
+
+    A trajectory doubles, forwards or backwards in time, until its ends approach each other; the
+    next state is drawn from all its points in proportion to ``exp(-H)``, with a preference for the
+    newer half.  All chains double together; those that have stopped wait.
+
+    Attributes:
+        max_depth: Most doublings: a trajectory has at most ``2^max_depth`` leapfrog steps.
+        step_size: Of a leapfrog step; ``None``: adapted in the warm-up.
+        target_acceptance: What the adaptation aims at.
+        adapt_mass: Whether the warm-up estimates a diagonal mass.
+        warmup: Steps before the first that is kept.
+        draws: States kept of each chain.
+        thinning: Steps from one kept state to the next.
+        chains: Chains run side by side.
+        checkpoint: Where a long run is written down, to be taken up again.
+    """
+
+    max_depth: int = 8
+    step_size: float | None = None
+    target_acceptance: float = 0.8
+    adapt_mass: bool = True
+    warmup: int = 300
+    draws: int = 300
+    thinning: int = 1
+    chains: int = 4
+    checkpoint: Checkpoint | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.max_depth < 1:
+            raise CosetError(f"got max_depth={self.max_depth}", "needed at least one doubling")
+        _ = self.length, self.adaptation  # refuse what cannot be run
+
+    @property
+    def length(self) -> Length:
+        """How long chains run."""
+        return Length(self.warmup, self.draws, self.thinning, self.chains)
+
+    @property
+    def adaptation(self) -> Warmup:
+        """How the warm-up goes."""
+        return Warmup(self.warmup, self.step_size, self.target_acceptance, self.adapt_mass)
+
+    def fit(
+        self,
+        problem: Problem,
+        *,
+        start: Weights | None = None,
+        generator: torch.Generator,
+        progress: Progress | None = None,
+    ) -> Samples:
+        """Runs the chains from ``start`` (one network or a stack), or from fresh weights.
+
+        Raises:
+            CosetError: If energies are not finite at the start, or every step is refused.
+        """
+        return sample(self, problem, start=start, generator=generator, progress=progress)
+
+    def step(
+        self, energy: Energy, state: HamiltonianState, number: int, *, generator: torch.Generator
+    ) -> tuple[HamiltonianState, Mapping[str, Float[Tensor, " m"]]]:
+        """One trajectory of every chain."""
+        warmup, mass = self.adaptation, state.adaptation.inverse_mass
+        size = warmup.size(state.adaptation, number)
+        momenta = fresh_momenta(state.positions, mass, generator=generator)
+        begin = Point(state.positions, momenta, state.energy, state.gradient)
+        tree = grow(energy, begin, size, mass, self.max_depth, generator=generator)
+        chosen = tree.chosen
+        moved = replace(
+            state, positions=chosen.positions, energy=chosen.energy, gradient=chosen.gradient
+        )
+        acceptance = tree.acceptance / tree.leaves.clamp_min(1)
+        adapted = warmup.after(
+            state.adaptation,
+            number,
+            moved.positions,
+            float(acceptance.mean()),
+            single_step_acceptance(
+                energy, moved.positions, moved.energy, moved.gradient, generator=generator
+            ),
+        )
+        return replace(moved, adaptation=adapted), {
+            "acceptance": acceptance,
+            "energy": begin.hamiltonian(mass),
+            "divergent": tree.divergent.to(acceptance),
+            "leapfrog_steps": tree.leaves,
+            "cut_off": (tree.leaves >= 2**self.max_depth - 1).to(acceptance),
+        }
