@@ -3,8 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 
@@ -16,12 +15,11 @@ from coset.metrics.diversity import mutual_information
 from coset.metrics.evaluation import evaluate
 from coset.posterior.families import Finite, Posterior
 from coset.predictor import Predictor
+from coset.symmetry.canonical import canonicalise
+from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
-from coset.weights.stacking import check_fit, members_of, stack, unstack
-
-if TYPE_CHECKING:
-    from coset.symmetry.group import SymmetryGroup
+from coset.weights.stacking import check_fit, members_of
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def posterior_quality_table(
     test: Data,
     outliers: Data,
     *,
-    group: "SymmetryGroup | None" = None,
+    group: SymmetryGroup | None = None,
     draws: int = 100,
     generator: torch.Generator | None = None,
 ) -> dict[str, dict[str, float]]:
@@ -108,7 +106,7 @@ def posterior_quality_table(
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     first = next(iter(posteriors.values()))
     target = _drawn(reference, first, draws, generator)
-    canonical_target = None if group is None else _canonical(group, target)
+    canonical_target = target if group is None else canonicalise(group, target)
     table = {}
     for name, predictor in posteriors.items():
         samples = _drawn(predictor.posterior, predictor, draws, generator)
@@ -116,8 +114,8 @@ def posterior_quality_table(
         raw = {"maximum_mean_discrepancy": _distance(samples, target, layout)}
         raw["canonical_mean_discrepancy"] = (
             math.nan
-            if group is None or canonical_target is None
-            else _distance(_canonical(group, samples), canonical_target, layout)
+            if group is None
+            else _distance(canonicalise(group, samples), canonical_target, layout)
         )
         raw |= evaluate(predictor, test, outliers=outliers, metrics=PREDICTED)
         table[name] = {column.title: column.unit * raw[key] for key, column in COLUMNS.items()}
@@ -144,12 +142,6 @@ def _drawn(
         name: members[name] if name in members else tensor.expand(count, *tensor.shape)
         for name, tensor in own.items()
     }
-
-
-def _canonical(group: "SymmetryGroup", members: Weights) -> Weights:
-    """Every member in canonical form."""
-    canonicalise = import_module("coset").canonicalise
-    return stack([canonicalise(group, member) for member in unstack(members)])
 
 
 def _distance(samples: Weights, reference: Weights, layout: Layout) -> float:
