@@ -4,7 +4,7 @@ from torch import nn
 from training_problems import classification, perceptron
 
 from coset.inference import SGD, Adam
-from coset.inference.planning import bytes_per_member, members_per_chunk, operations_per_example
+from coset.inference.planning import bytes_per_member, members_per_chunk
 from coset.inference.planning import plan as plan_of
 from coset.inference.recipe import Recipe
 
@@ -37,10 +37,6 @@ def test_chunks_fit_the_budget_and_cover_all_members(members, budget):
     size = members_per_chunk(members, 10, budget)
     assert 1 <= size <= members
     assert size == 1 or size * 10 <= budget
-
-
-def test_operations_of_a_perceptron():
-    assert operations_per_example(classification(perceptron())) == 2 * (4 * 8 + 8 * 3)
 
 
 class Noisy(nn.Module):

@@ -11,6 +11,7 @@ from torch.func import vmap
 
 from coset.inference.dropout import MemberDropout
 from coset.inference.stacked import StackedLayers
+from coset.inference.work import HEAVY, operations_per_step
 from coset.vocabulary import Batch, Weights
 from coset.weights.network import Network
 from coset.weights.stacking import members_of, stack, unstack
@@ -72,6 +73,18 @@ def together(
     scale: Float[Tensor, " m"],
     generators: Sequence[torch.Generator],
 ) -> Evaluation:
+    """All members in one vectorised pass with the fast layers, which cost some Python each."""
+    with StackedLayers():
+        return lightly_together(objective, weights, batch, scale, generators)
+
+
+def lightly_together(
+    objective: Objective,
+    weights: Weights,
+    batch: Batch,
+    scale: Float[Tensor, " m"],
+    generators: Sequence[torch.Generator],
+) -> Evaluation:
     """All members in one vectorised pass.
 
     Members share no tensor, so the gradient of the sum of their losses holds the gradient of each.
@@ -80,7 +93,7 @@ def together(
     inputs, targets = batch
     leaves = _leaves(objective.network, weights)
     forward = vmap(objective.network.apply_training, randomness="different")
-    with StackedLayers(), MemberDropout(generators):
+    with MemberDropout(generators):
         outputs, buffers = forward({**weights, **leaves}, inputs)
     losses = objective.losses(outputs, targets)
     return _differentiate(losses, scale, leaves, buffers)
@@ -110,19 +123,29 @@ def one_by_one(
     )
 
 
-def choose(objective: Objective, weights: Weights, batch: Batch) -> Evaluate:
-    """How to evaluate these stacks; decided without a clock, so that equal seeds stay equal."""
-    if members_of(weights) == 1:
+def choose(objective: Objective, weights: Weights, batch: Batch, *, size: int) -> Evaluate:
+    """How to evaluate these stacks; decided without a clock, so that equal seeds stay equal.
+
+    Args:
+        objective: What is trained.
+        weights: The first weights of all members.
+        batch: Two or more examples a member to try it on, or all there are.
+        size: Examples of a batch in training.
+    """
+    members = members_of(weights)
+    if members == 1:
         return one_by_one
     inputs, targets = batch
+    work = operations_per_step(objective.network, inputs[0], members=members, batch=size)
+    way = together if work > HEAVY else lightly_together
     few = {name: tensor[:2] for name, tensor in weights.items()}
     generators = [torch.Generator().manual_seed(index) for index in range(2)]
     scale = next(iter(weights.values())).new_ones(2)
     try:
-        together(objective, few, (inputs[:2, :2], targets[:2, :2]), scale, generators)
+        way(objective, few, (inputs[:2, :2], targets[:2, :2]), scale, generators)
     except Exception:  # whatever vmap cannot do: the plain way decides whether it is an error
         return one_by_one
-    return together
+    return way
 
 
 def evaluation_losses(

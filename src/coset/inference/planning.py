@@ -12,11 +12,9 @@ from torch import Tensor
 from coset.bayes.problem import Problem
 from coset.inference.dropout import MemberDropout
 from coset.inference.recipe import Recipe
+from coset.inference.work import HEAVY, operations_per_step
 
 _EXAMPLES = 2
-_STEP = 3e7
-"""Floating-point operations of a step for which a thread of its own pays: about half a
-millisecond, as much as the Python around it takes."""
 
 
 @dataclass(frozen=True)
@@ -46,23 +44,11 @@ def _workers(problem: Problem, recipe: Recipe, members: int) -> int:
     on_processor = all(w.device.type == "cpu" for w in problem.network.weights.values())
     if members == 1 or not on_processor:
         return 1
-    batch = min(recipe.batch_size, problem.train.size)
-    step = 3 * operations_per_example(problem) * batch * members
-    most = min(torch.get_num_threads(), members, int(step / _STEP))
-    return 1 if most <= 1 or _draws_from_torch(problem) else most
-
-
-def operations_per_example(problem: Problem) -> float:
-    """Floating-point operations of a forward pass, as torch counts them.
-
-    Of an ``a × b`` matrix they are ``2 a b``; entry-wise functions are not counted.
-    """
-    from torch.utils.flop_counter import FlopCounterMode
-
     inputs, _ = problem.train.rows(torch.zeros(1, dtype=torch.long))
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        problem.network.apply(problem.network.weights, inputs)
-    return float(counter.get_total_flops())
+    batch = min(recipe.batch_size, problem.train.size)
+    step = operations_per_step(problem.network, inputs, members=members, batch=batch)
+    most = min(torch.get_num_threads(), members, int(step / HEAVY))
+    return 1 if most <= 1 or _draws_from_torch(problem) else most
 
 
 def _draws_from_torch(problem: Problem) -> bool:

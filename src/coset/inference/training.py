@@ -194,7 +194,7 @@ def _begin(
     objective = Objective(network, half_squares if learnt else problem.likelihood.log_prob)
     validation = recipe.held_out()
     first = problem.train.rows(torch.arange(min(2, problem.train.size)).expand(len(seeds), -1))
-    evaluate = choose(objective, weights, first)
+    evaluate = choose(objective, weights, first, size=min(recipe.batch_size, problem.train.size))
     steps = recipe.passes(problem.train.size) * recipe.batches(problem.train.size)
     run = _Run(problem, recipe, objective, evaluate, validation, _throttled(progress, steps))
     state = TrainingState(
