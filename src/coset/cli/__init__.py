@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 COMMANDS: dict[str, str] = {
     "demo": "coset.cli.demo:demo",
+    "inspect": "coset.cli.inspect:inspect",
 }
 """Every command and the function that runs it."""
 

@@ -1,0 +1,78 @@
+"""``coset inspect``: the symmetries of a network, as a table and as a picture."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+
+def inspect(
+    factory: Annotated[str, Parameter(name="MODULE:FACTORY", show_default=False)],
+    /,
+    *,
+    input_shape: Annotated[list[str] | None, Parameter(negative="")] = None,
+    dtype: Annotated[list[Literal["float", "int"]] | None, Parameter(negative="")] = None,
+    svg: Path | None = None,
+    explain: str | None = None,
+) -> None:
+    """Shows which weights of a network can be permuted and scaled without changing its outputs.
+
+    The network is traced, its symmetries are found and checked in double precision. Nothing is
+    trained, and no data are needed.
+
+    Args:
+        factory: A function without arguments that gives a module, as package.module:function or
+            ./file.py:function. Example: coset.models:resnet20
+        input_shape: Shape of the input with its batch axis, such as 1,3,32,32; once for each input.
+            Guessed from the first layer when missing.
+        dtype: float, or int for token numbers; once for all inputs or once for each.
+        svg: File for a picture of the network with its factors coloured.
+        explain: A tensor's name: why each of its axes is free, tied or pinned.
+    """
+    if svg is not None:
+        _check_place(svg)
+
+    from coset.cli.factory import load_module, read_inputs
+    from coset.symmetry.check import symmetry_error
+    from coset.symmetry.discover import discover
+
+    module = load_module(factory)
+    inputs = read_inputs(module, input_shape or [], dtype or ["float"])
+    group = discover(module, inputs)
+    explained = "" if explain is None else group.explain(explain)
+    error = symmetry_error(module, group, inputs)
+    if svg is not None:
+        from coset.symmetry.drawing import draw
+
+        _write(svg, draw(module, inputs, group))
+    weights = sum(tensor.numel() for tensor in module.parameters())
+    shapes = ", ".join("×".join(map(str, x.shape)) for x in inputs)
+    print(f"{factory}: {weights:,} parameters, input {shapes}\n")
+    print(group)
+    print(f"symmetry error: {error:.1e} over 8 random elements, in double precision")
+    if explained:
+        print(f"\n{explained}")
+    if svg is not None:
+        print(f"\nPicture: {svg}")
+
+
+def _check_place(path: Path) -> None:
+    """Refuses a file that cannot be written before any work is done."""
+    from coset.errors import CosetError
+
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise CosetError(
+            f"got --svg {path}, " + ("a folder" if path.is_dir() else "whose folder is missing"),
+            "needed the name of a file in a folder that exists",
+            "give another --svg",
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    """Written beside its name and renamed, so that no half of a picture is left behind."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

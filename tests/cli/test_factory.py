@@ -1,0 +1,62 @@
+"""Networks and inputs named on the command line."""
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from coset import CosetError, models
+from coset.cli.factory import load_module, read_inputs
+
+SHAPES = {
+    "mlp": (1, 784),
+    "convnet": (1, 1, 32, 32),
+    "resnet20": (1, 3, 32, 32),
+    "vision_transformer": (1, 3, 32, 32),
+    "point_transformer": (1, 16, 3),
+    "unet": (1, 1, 32, 32),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_shape_is_guessed_from_the_first_layer(name):
+    (inputs,) = read_inputs(models.MODELS[name](), [], ["float"])
+    assert tuple(inputs.shape) == SHAPES[name]
+
+
+def test_token_numbers_and_sequences_are_guessed():
+    (tokens,) = read_inputs(nn.Sequential(nn.Embedding(5, 3)), [], ["float"])
+    assert tokens.dtype == torch.int64
+    (sequence,) = read_inputs(nn.GRU(3, 4), [], ["float"])
+    assert sequence.shape[-1] == 3
+    (signal,) = read_inputs(nn.Conv1d(2, 4, 3), [], ["float"])
+    assert tuple(signal.shape) == (1, 2, 32)
+
+
+def test_training_flags_are_left_alone():
+    module = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
+    module[0].eval()
+    read_inputs(module, ["4,2"], ["float"])
+    assert [child.training for child in module] == [False, True]
+
+
+def test_an_instance_and_a_class_will_do(tmp_path):
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n"
+        "ready = nn.Linear(2, 3)\n"
+        "class Small(nn.Linear):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(2, 3)\n"
+    )
+    path = list(sys.path)
+    for name in ("ready", "Small"):
+        assert load_module(f"{tmp_path}/nets.py:{name}").out_features == 3
+    assert sys.path == path
+
+
+@pytest.mark.parametrize("line", ["raise KeyError('what')", "import sys; sys.exit(3)", "1 +"])
+def test_a_file_that_fails_is_named_with_its_reason(tmp_path, line):
+    (tmp_path / "bad.py").write_text(line)
+    with pytest.raises(CosetError, match=r"bad\.py.*(KeyError|SystemExit|SyntaxError)"):
+        load_module(f"{tmp_path}/bad.py:make")
