@@ -10,6 +10,17 @@ from typing import TYPE_CHECKING, Any
 from coset.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from coset.alignment.barrier import LossPath as LossPath
+    from coset.alignment.barrier import barrier as barrier
+    from coset.alignment.by_weights import ByWeights as ByWeights
+    from coset.alignment.interpolation import average as average
+    from coset.alignment.interpolation import interpolate as interpolate
+    from coset.alignment.match import match as match
+    from coset.alignment.result import Match as Match
+    from coset.alignment.transpositions import (
+        permutation_with_transpositions as permutation_with_transpositions,
+    )
+    from coset.alignment.transpositions import transpositions as transpositions
     from coset.bayes.likelihood import Bernoulli as Bernoulli
     from coset.bayes.likelihood import Categorical as Categorical
     from coset.bayes.likelihood import GaussianNoise as GaussianNoise
@@ -62,6 +73,15 @@ if TYPE_CHECKING:
     from coset.weights.stacking import unstack as unstack
 
 NAMES: dict[str, str] = {
+    "LossPath": "coset.alignment.barrier",
+    "barrier": "coset.alignment.barrier",
+    "average": "coset.alignment.interpolation",
+    "interpolate": "coset.alignment.interpolation",
+    "permutation_with_transpositions": "coset.alignment.transpositions",
+    "transpositions": "coset.alignment.transpositions",
+    "Match": "coset.alignment.result",
+    "ByWeights": "coset.alignment.by_weights",
+    "match": "coset.alignment.match",
     "Bernoulli": "coset.bayes.likelihood",
     "Categorical": "coset.bayes.likelihood",
     "GaussianNoise": "coset.bayes.likelihood",

@@ -1,0 +1,1 @@
+"""Alignment: moves networks along their orbits so that they can be compared and averaged."""

@@ -1,0 +1,139 @@
+"""How much worse a network gets on the straight line between two others."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from coset.alignment.interpolation import interpolate
+from coset.alignment.statistics import repair as repaired
+from coset.alignment.statistics import reset_norm as with_norms_reset
+from coset.bayes.batches import Data, as_batches
+from coset.errors import CosetError
+from coset.vocabulary import Weights
+from coset.weights.network import Network, functionalise
+from coset.weights.stacking import check_fit
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class LossPath:
+    """Loss and error at points of the line from ``a`` (``t = 0``) to ``b`` (``t = 1``).
+
+    Attributes:
+        t: The points.
+        loss: Mean loss at each.
+        error: Share of wrong classes at each; for regression the root mean square error.
+
+    >>> path = LossPath(torch.tensor([0.0, 0.5, 1.0]), torch.tensor([1.0, 4.0, 2.0]), torch.zeros(3))
+    >>> path.height, path.height_over_mean
+    (2.5, 2.5)
+    """
+
+    t: Float[Tensor, " k"]
+    loss: Float[Tensor, " k"]
+    error: Float[Tensor, " k"]
+
+    @property
+    def height(self) -> float:
+        """``max_t loss(t) - [(1 - t) loss(0) + t loss(1)]`` (Entezari et al. 2022)."""
+        return float(_above_chord(self.t, self.loss).max())
+
+    @property
+    def error_height(self) -> float:
+        """The same for the error."""
+        return float(_above_chord(self.t, self.error).max())
+
+    @property
+    def height_over_mean(self) -> float:
+        """``max_t loss(t) - [loss(0) + loss(1)] / 2`` (Frankle et al. 2020)."""
+        return float((self.loss - (self.loss[0] + self.loss[-1]) / 2).max())
+
+    @property
+    def interior_height(self) -> float:
+        """The height over inner points alone: negative where the line lies below its chord."""
+        return float(_above_chord(self.t, self.loss)[1:-1].max())
+
+
+def _above_chord(t: Tensor, values: Tensor) -> Tensor:
+    return values - torch.lerp(values[0], values[-1], t.to(values.dtype))
+
+
+def barrier(
+    module: nn.Module,
+    a: Weights,
+    b: Weights,
+    data: Data,
+    *,
+    points: int = 25,
+    loss: Loss | None = None,
+    reset_norm: bool = False,
+    repair: bool = False,
+    norm_data: "Data | None" = None,
+) -> LossPath:
+    """Loss and error along the straight line from ``a`` to ``b``.
+
+    Args:
+        module: The network; it is not changed.
+        a: The weights at ``t = 0``.
+        b: The weights at ``t = 1``.
+        data: What the loss is measured on.
+        points: How many, the ends included; an odd number contains the middle.
+        loss: Mean loss from outputs and targets.  ``None``: cross-entropy for integer targets,
+            else the mean squared error.
+        reset_norm: Measures batch-norm statistics again at every point.
+        repair: Rescales channels at every inner point, for networks without norms.
+        norm_data: What statistics are measured on; ``None``: ``data``.
+
+    Raises:
+        CosetError: If weights do not fit the module, or there are fewer than two points.
+    """
+    if points < 2:
+        raise CosetError(f"got points={points}", "needed at least the two ends")
+    network = functionalise(module)
+    check_fit(a, network.weights, what="the first weights")
+    check_fit(b, network.weights, what="the second weights")
+    measured_on = data if norm_data is None else norm_data
+    times = torch.linspace(0, 1, points, dtype=torch.float64)
+    rows = []
+    for t in times.tolist():
+        weights = interpolate(a, b, t)
+        if repair and 0 < t < 1:
+            weights = repaired(module, weights, (a, b), measured_on)
+        if reset_norm:
+            weights = with_norms_reset(module, weights, measured_on)
+        rows.append(evaluate_at(network, weights, data, loss))
+    values = torch.tensor(rows, dtype=torch.float64)
+    return LossPath(times, values[:, 0], values[:, 1])
+
+
+def evaluate_at(
+    network: Network, weights: Weights, data: Data, loss: Loss | None = None
+) -> tuple[float, float]:
+    """Mean loss and error of one network."""
+    total, wrong, count = 0.0, 0.0, 0
+    classes = True
+    with torch.no_grad():
+        for inputs, targets in as_batches(data, batch_size=1000):
+            outputs = network.apply(weights, inputs)
+            classes = not targets.is_floating_point()
+            value = (loss or default_loss)(outputs, targets)
+            size = len(targets)
+            total += float(value) * size
+            count += size
+            if classes:
+                wrong += float((outputs.argmax(1) != targets).double().mean()) * size
+            else:
+                wrong += float((outputs.reshape(targets.shape) - targets).square().mean()) * size
+    return total / count, wrong / count if classes else (wrong / count) ** 0.5
+
+
+def default_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy for integer targets, else the mean squared error."""
+    if targets.is_floating_point():
+        return functional.mse_loss(outputs.reshape(targets.shape), targets)
+    return functional.cross_entropy(outputs, targets)

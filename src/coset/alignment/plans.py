@@ -1,0 +1,174 @@
+"""What matching needs to know about each factor, worked out once for a group."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from math import prod
+
+from torch import Tensor
+
+from coset.symmetry.elements import PermutationFactor, ScalingFactor, Site
+from coset.symmetry.group import SymmetryGroup
+from coset.symmetry.values import Block
+
+MOST_SIGNS = 4
+"""Sign factors along one permutation factor that are solved jointly, at ``2^k`` times the cost."""
+
+STATISTICS = ("*running_mean", "*running_var")
+"""Tensors that follow from the others and the data: moved along, never matched."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One site of a factor: where ``to`` and the weights are compared.
+
+    Attributes:
+        site: The place.
+        others: Further factors that move the numbers there.
+        parity: For each of the factor's signs, whether flipping it flips the term.
+    """
+
+    site: Site
+    others: frozenset[str]
+    parity: tuple[bool, ...] = ()
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The digits: parents, then the factor's own, then those that are summed over."""
+        first = (*self.site.parents, *self.site.digits)
+        return (*first, *(d for d in range(len(self.site.view)) if d not in first))
+
+    @cached_property
+    def features(self) -> int:
+        """How many numbers of each unit are compared."""
+        taken = (*self.site.parents, *self.site.digits)
+        return prod(n for d, n in enumerate(self.site.view) if d not in taken)
+
+    def unfold(self, view: Tensor) -> Tensor:
+        """The site's view as (copies, units, features)."""
+        copies = prod(self.site.view[d] for d in self.site.parents)
+        units = prod(self.site.view[d] for d in self.site.digits)
+        return view.permute(self.order).reshape(copies, units, -1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about one factor.
+
+    Attributes:
+        factor: The factor.
+        copies: How many permutations it has.
+        terms: Its sites in tensors that are matched.
+        signs: Scalings along it that may flip signs.
+        children: Factors directly below it.
+        own: Those of ``terms`` that no child moves.
+        tensors: All tensors that it or a child moves, matched or not.
+        neighbours: Factors whose gains change when this one moves.
+        curved: Whether the objective is not linear in it: it acts twice on one tensor, or two
+            children share one.
+    """
+
+    factor: PermutationFactor
+    copies: int
+    terms: tuple[Term, ...]
+    signs: tuple[ScalingFactor, ...]
+    children: tuple[str, ...]
+    own: tuple[Term, ...]
+    tensors: tuple[str, ...]
+    neighbours: frozenset[str]
+    curved: bool
+
+
+def make_plans(group: SymmetryGroup, ignore: Collection[str] = STATISTICS) -> dict[str, Plan]:
+    """The plans of all factors, by name.
+
+    Args:
+        group: The group.
+        ignore: Patterns of tensors that are moved along and not matched.
+    """
+    matched = matched_tensors(group, ignore)
+    found = {}
+    for factor in group.permutations:
+        signs = _signs(group, factor)
+        terms = tuple(
+            Term(site, _others(group, factor, site), tuple(_flips(sign, site) for sign in signs))
+            for site in factor.sites
+            if site.tensor in matched
+        )
+        children = tuple(
+            other for other in group.permutations if other.within == (*factor.within, factor.name)
+        )
+        below = frozenset(child.name for child in children)
+        touched = [s.tensor for f in (factor, *children) for s in f.sites]
+        found[factor.name] = Plan(
+            factor,
+            group.tables.copies(factor),
+            terms,
+            signs,
+            tuple(child.name for child in children),
+            tuple(term for term in terms if not term.others & below),
+            tuple(dict.fromkeys(touched)),
+            frozenset(
+                other.name
+                for other in group.permutations
+                if {s.tensor for s in other.sites} & set(touched) & matched
+            ),
+            any(factor.name in term.others or len(term.others & below) > 1 for term in terms),
+        )
+    return found
+
+
+def matched_tensors(group: SymmetryGroup, ignore: Collection[str]) -> frozenset[str]:
+    """Tensors that a permutation moves and that count in the objective."""
+    moved = {site.tensor for factor in group.permutations for site in factor.sites}
+    return frozenset(n for n in moved if not any(fnmatchcase(n, pattern) for pattern in ignore))
+
+
+def _signs(group: SymmetryGroup, factor: PermutationFactor) -> tuple[ScalingFactor, ...]:
+    along = [
+        scaling
+        for scaling in group.scalings
+        if scaling.along == factor.name
+        and scaling.domain != "positive"
+        and scaling.within == factor.within
+    ]
+    return tuple(along[:MOST_SIGNS])
+
+
+def _flips(sign: ScalingFactor, site: Site) -> bool:
+    powers = [
+        other.power
+        for other in sign.sites
+        if (other.tensor, other.block, other.digits) == (site.tensor, site.block, site.digits)
+    ]
+    return sum(powers) % 2 == 1
+
+
+def _others(group: SymmetryGroup, factor: PermutationFactor, site: Site) -> frozenset[str]:
+    """Factors, perhaps the factor itself a second time, that move the numbers at a site.
+
+    Factors above are left out: what they do is fixed while copies are matched one by one.
+    """
+    return frozenset(
+        name
+        for name, other in _sites(group.permutations)
+        if other is not site
+        and other.tensor == site.tensor
+        and name not in factor.within
+        and not _disjoint(other.block, site.block)
+    )
+
+
+def _sites(factors: Iterable[PermutationFactor]) -> Iterable[tuple[str, Site]]:
+    return ((factor.name, site) for factor in factors for site in factor.sites)
+
+
+def _disjoint(one: Block, other: Block) -> bool:
+    for cut, second in zip(one, other, strict=False):
+        if cut == second:
+            continue
+        if cut[:2] != second[:2]:
+            return False
+        return cut[2] + cut[3] <= second[2] or second[2] + second[3] <= cut[2]
+    return False

@@ -1,0 +1,58 @@
+"""What a matching returns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from coset.alignment.transpositions import transpositions
+from coset.symmetry.elements import Element
+from coset.vocabulary import Weights
+
+
+@dataclass(frozen=True)
+class Match:
+    """Weights moved along their orbit to lie near others.
+
+    Attributes:
+        element: What was done: ``group.act(element, weights)`` are the aligned weights.
+        weights: The aligned weights; the network computes the same function.
+        objective: ``<to, aligned>`` summed over the tensors matched, in double precision.
+        squared_distance: ``|to - aligned|²`` over the same tensors.
+        ties: Units that could be exchanged with another at no cost (dead or equal ones).  They
+            stay as near to their old places as possible, and ``transpositions`` depends on it.
+        sweeps: How many times all factors were gone through.
+    """
+
+    element: Element
+    weights: Weights
+    objective: float
+    squared_distance: float
+    ties: int = 0
+    sweeps: int = 0
+
+    @property
+    def transpositions_of(self) -> dict[str, int]:
+        """For each permutation factor the number of transpositions, summed over its copies."""
+        return transpositions_of(self.element.permutations)
+
+    @property
+    def transpositions(self) -> int:
+        """The number of transpositions in all: Cayley's distance to the identity."""
+        return sum(self.transpositions_of.values())
+
+    @property
+    def pair_distance(self) -> tuple[float, int]:
+        """Squared weight distance after alignment, and the number of transpositions.
+
+        The two numbers that say how far apart two networks are (Xiao, Liu, Bamler 2023).
+        """
+        return self.squared_distance, self.transpositions
+
+
+def transpositions_of(permutations: Mapping[str, Tensor]) -> dict[str, int]:
+    """The number of transpositions of each table, summed over its copies."""
+    return {
+        name: int(sum(transpositions(row) for row in table.reshape(-1, table.shape[-1])))
+        for name, table in permutations.items()
+    }

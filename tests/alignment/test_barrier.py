@@ -1,0 +1,98 @@
+"""Barriers against hand-computed losses."""
+
+import pytest
+import torch
+from torch import nn
+
+from coset import CosetError, weights_of
+from coset.alignment.barrier import barrier
+
+
+def linear(value):
+    return {"weight": torch.full((1, 1), value, dtype=torch.float64)}
+
+
+def test_a_parabola():
+    """f = w x at x = 1, y = 0: the loss w² from w = -1 to w = 3; chord 1 + 8t, value (4t - 1)².
+
+    The chord is above the parabola everywhere: height 0 at the ends, -3 in the middle.
+    """
+    module = nn.Linear(1, 1, bias=False).double()
+    data = (torch.ones(2, 1, dtype=torch.float64), torch.zeros(2, 1, dtype=torch.float64))
+    path = barrier(module, linear(-1.0), linear(3.0), data, points=5)
+    torch.testing.assert_close(path.loss, (4 * path.t - 1) ** 2)
+    torch.testing.assert_close(path.error, (4 * path.t - 1).abs())
+    assert path.height == 0.0
+    assert path.interior_height == pytest.approx(-3.0)
+
+
+def test_classes_count_errors(generator):
+    module = nn.Linear(2, 2, bias=False)
+    a, b = {"weight": torch.eye(2)}, {"weight": -torch.eye(2)}
+    inputs = torch.eye(2)
+    path = barrier(module, a, b, (inputs, torch.tensor([0, 1])), points=3)
+    assert path.error.tolist() == [0.0, 0.5, 1.0]  # at the middle all outputs tie
+    assert path.loss[1] == pytest.approx(torch.log(torch.tensor(2.0)))
+    assert path.error_height == pytest.approx(0.0)
+
+
+def test_an_own_loss_and_a_whole_module():
+    module = nn.Linear(1, 1, bias=False).double()
+    data = (torch.ones(1, 1).double(), torch.zeros(1, 1).double())
+    path = barrier(module, linear(0.0), linear(1.0), data, points=3, loss=lambda f, y: f.mean())
+    assert path.loss.tolist() == [0.0, 0.5, 1.0]
+    assert module.weight.requires_grad
+
+
+def norm_net(generator):
+    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)).double()
+    return net, torch.randn(50, 4, generator=generator).double()
+
+
+def test_norms_are_measured_again(generator):
+    net, inputs = norm_net(generator)
+    weights = weights_of(net)
+    targets = torch.randint(3, (50,), generator=generator)
+    from coset.alignment.statistics import reset_norm
+
+    found = reset_norm(net, weights, (inputs, targets))
+    hidden = inputs @ weights["0.weight"].T + weights["0.bias"]
+    torch.testing.assert_close(found["1.running_mean"], hidden.mean(0))
+    torch.testing.assert_close(found["1.running_var"], hidden.var(0))
+    path = barrier(net, weights, weights, (inputs, targets), points=3, reset_norm=True)
+    assert path.height == pytest.approx(0.0, abs=1e-12)
+    torch.testing.assert_close(weights_of(net), weights)
+
+
+def test_repair_gives_the_middle_the_moments_of_the_ends(generator):
+    from coset.alignment.interpolation import interpolate
+    from coset.alignment.statistics import channel_moments, repair
+
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    net = net.double()
+    a = weights_of(net)
+    b = {name: torch.randn(w.shape, generator=generator).double() for name, w in a.items()}
+    data = (torch.randn(40, 4, generator=generator).double(), torch.zeros(40, dtype=torch.long))
+    middle = repair(net, interpolate(a, b, 0.5), (a, b), data)
+    ends = [channel_moments(net, end, ["0", "2"], data) for end in (a, b)]
+    found = channel_moments(net, middle, ["0", "2"], data)
+    for name in ("0", "2"):
+        torch.testing.assert_close(found.mean[name], (ends[0].mean[name] + ends[1].mean[name]) / 2)
+        torch.testing.assert_close(
+            found.deviation[name], (ends[0].deviation[name] + ends[1].deviation[name]) / 2
+        )
+    torch.testing.assert_close(middle["4.weight"], interpolate(a, b, 0.5)["4.weight"])
+    path = barrier(net, a, b, data, points=3, repair=True)
+    assert torch.isfinite(path.loss).all()
+
+
+def test_bad_input_is_refused(generator):
+    net, inputs = norm_net(generator)
+    weights, data = weights_of(net), (inputs, torch.zeros(50, dtype=torch.long))
+    with pytest.raises(CosetError, match="points=1"):
+        barrier(net, weights, weights, data, points=1)
+    with pytest.raises(CosetError, match="second weights"):
+        barrier(net, weights, {"w": torch.zeros(1)}, data)
+    plain = nn.Linear(4, 3).double()
+    with pytest.raises(CosetError, match="without batch norm"):
+        barrier(plain, weights_of(plain), weights_of(plain), data, reset_norm=True)

@@ -1,0 +1,230 @@
+"""Matching against brute force, planted elements and the published loop."""
+
+import pytest
+import torch
+from tests.alignment.reference import (
+    ResidualStream,
+    brute_force,
+    group_of,
+    inner,
+    network,
+    permutations_only,
+    plain_loop,
+    random_weights,
+)
+from tests.symmetry.cases import CASES
+from torch import nn
+
+from coset import CosetError, stack, weights_of
+from coset.alignment.by_weights import ByWeights
+from coset.alignment.match import match
+from coset.symmetry.elements import Element
+
+LIGHT = [case for case in CASES if not case.heavy]
+
+
+@pytest.mark.parametrize("units", [2, 4, 6])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_one_hidden_layer_equals_brute_force(units, seed):
+    generator = torch.Generator().manual_seed(seed)
+    net = network(3, units, 2)
+    group = group_of(net, 3)
+    a, b = (random_weights(weights_of(net), generator) for _ in range(2))
+    result = match(group, b, to=a)
+    fixed = inner({"b": a["2.bias"]}, {"b": b["2.bias"]})
+    assert result.objective == pytest.approx(brute_force(group, b, a) - fixed)
+
+
+def test_two_hidden_layers_never_beat_brute_force(generator):
+    net = network(3, 4, 4, 2)
+    group = group_of(net, 3)
+    a, b = (random_weights(weights_of(net), generator) for _ in range(2))
+    best = brute_force(group, b, a)
+    fixed = inner({"b": a["4.bias"]}, {"b": b["4.bias"]})
+    result = match(group, b, to=a, by=ByWeights(restarts=10), generator=generator)
+    assert result.objective <= best - fixed + 1e-9
+    assert result.objective >= inner(a, b) - fixed - 1e-9
+
+
+def planted(case, seed=1):
+    """A network of the test bed and a copy moved by permutations and signs."""
+    group = group_of_case(case)
+    own = {n: w.double() for n, w in weights_of(case.factory()).items()}
+    element = group.sample(generator=torch.Generator().manual_seed(seed))
+    scales = {
+        f.name: element.scales[f.name].sign()
+        if f.domain != "positive"
+        else torch.ones_like(element.scales[f.name])
+        for f in group.scalings
+    }
+    return group, own, group.act(Element(element.permutations, scales), own)
+
+
+def group_of_case(case):
+    from coset import discover
+
+    return discover(case.factory(), case.example())
+
+
+@pytest.mark.parametrize("case", LIGHT, ids=lambda case: case.name)
+def test_planted_elements_are_undone(case):
+    """Nested, fused, recurrent, signed: every architecture of the test bed comes back exactly."""
+    group, own, moved = planted(case)
+    result = match(group, moved, to=own)
+    for name, tensor in own.items():
+        torch.testing.assert_close(result.weights[name], tensor)
+    torch.testing.assert_close(group.act(result.element, moved), result.weights)
+
+
+TABLE = [
+    (10, 30, 50, 5, 1, 0.0),
+    (10, 30, 50, 5, 4, 0.0),
+    (10, 64, 128, 10, 4, 0.0),
+    (10, 64, 128, 10, 4, 0.5),
+    (32, 64, 128, 10, 8, 1.0),
+]
+
+
+@pytest.mark.parametrize("row", TABLE, ids=str)
+def test_the_planted_table_is_recovered_in_every_run(row):
+    """Gaussian weights on a residual stream: where the published order mostly fails."""
+    *sizes, noise = row
+    net = ResidualStream(*sizes)
+    group = group_of(net.double(), sizes[0])
+    for seed in range(8):
+        generator = torch.Generator().manual_seed(seed)
+        own = random_weights(weights_of(net), generator)
+        element = permutations_only(group, group.sample(generator=generator))
+        moved = group.act(element, own)
+        moved = {
+            n: w + noise * torch.randn(w.shape, generator=generator).double()
+            for n, w in moved.items()
+        }
+        found = match(group, moved, to=own).element.permutations
+        wanted = group.inverse(element).permutations
+        assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_at_least_as_good_as_the_best_of_ten_published_loops():
+    net = ResidualStream(6, 16, 16, 4, 3)
+    group = group_of(net.double(), 6)
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        a, b = trained_pair(net, generator)
+        best = max(plain_loop(group, b, a, generator) for _ in range(10))
+        ours = match(group, b, to=a)
+        assert inner(a, ours.weights) >= best * (1 - 1e-9)
+
+
+def trained_pair(net, generator):
+    """Two networks trained from different weights on one synthetic task."""
+    inputs = torch.randn(256, 6, generator=generator).double()
+    teacher = torch.randn(6, 4, generator=generator).double()
+    targets = (inputs @ teacher).tanh()
+    pair = []
+    for _ in range(2):
+        torch.manual_seed(int(torch.randint(1000, (), generator=generator)))
+        for child in net.modules():
+            if isinstance(child, nn.Linear):
+                child.reset_parameters()
+        optimiser = torch.optim.Adam(net.parameters(), 0.01)
+        for _ in range(60):
+            optimiser.zero_grad()
+            nn.functional.mse_loss(net(inputs), targets).backward()
+            optimiser.step()
+        pair.append(weights_of(net))
+    return pair
+
+
+def test_equal_seeds_give_equal_results(generator):
+    net = network(5, 8, 8, 3)
+    group = group_of(net, 5)
+    a, b = (random_weights(weights_of(net), generator) for _ in range(2))
+    by = ByWeights(restarts=3)
+    one, other = (
+        match(group, b, to=a, by=by, generator=torch.Generator().manual_seed(4)) for _ in range(2)
+    )
+    assert one.objective == other.objective
+    assert all(torch.equal(one.weights[n], other.weights[n]) for n in one.weights)
+
+
+def test_single_precision_in_single_precision_out(generator):
+    net = network(5, 8, 3).float()
+    group = group_of(net.double(), 5)
+    own = {n: w.float() for n, w in weights_of(net).items()}
+    element = permutations_only(group, group.sample(generator=generator))
+    result = match(group, group.act(element, own), to=own)
+    assert all(torch.equal(result.weights[n], own[n]) for n in own)
+    assert result.weights["0.weight"].dtype == torch.float32
+
+
+def test_distance_follows_from_the_objective(generator):
+    net = network(5, 8, 3)
+    group = group_of(net, 5)
+    a, b = (random_weights(weights_of(net), generator) for _ in range(2))
+    result = match(group, b, to=a)
+    names = [n for n in a if n != "2.bias"]
+    squares = sum(float(w[n].square().sum()) for w in (a, b) for n in names)
+    assert result.squared_distance == pytest.approx(squares - 2 * result.objective)
+    assert result.pair_distance == (result.squared_distance, result.transpositions)
+
+
+def test_dead_units_stay_at_home(generator):
+    """Three dead units among eight: they are counted, and only the living ones move."""
+    net = network(4, 8, 2)
+    group = group_of(net, 4)
+    a = random_weights(weights_of(net), generator)
+    dead = torch.tensor([1, 4, 6])
+    a["0.weight"][dead], a["0.bias"][dead], a["2.weight"][:, dead] = 0.0, 0.0, 0.0
+    order = torch.arange(8)
+    order[[0, 2]] = torch.tensor([2, 0])
+    name = group.permutations[0].name
+    moved = group.act(Element({name: order}, {}), a)
+    result = match(group, moved, to=a)
+    assert result.ties == 3
+    assert result.transpositions == 1
+    assert result.element.permutations[name].tolist() == order.tolist()
+
+
+def test_a_network_without_symmetries(generator):
+    net = nn.Linear(3, 2).double()
+    own = weights_of(net)
+    result = match(group_of(net, 3), own, to=own)
+    assert (result.transpositions, result.ties, result.objective) == (0, 0, 0.0)
+
+
+def bad_inputs(own):
+    missing = {n: w for n, w in own.items() if n != "0.bias"}
+    other = {**own, "0.weight": torch.zeros(9, 4, dtype=torch.float64)}
+    undefined = {**own, "2.weight": own["2.weight"] * torch.nan}
+    unknown = {**own, "third.weight": torch.zeros(1)}
+    return {
+        "no '0.bias'": missing,
+        "'0.weight' of shape": other,
+        "'2.weight' that are": undefined,
+        "unknown 'third.weight'": unknown,
+    }
+
+
+@pytest.mark.parametrize("which", ["weights", "to"])
+def test_bad_input_is_named(which, generator):
+    net = network(4, 8, 2)
+    group, own = group_of(net, 4), weights_of(net)
+    for words, bad in bad_inputs(own).items():
+        given = {"weights": own, "to": own, which: bad}
+        with pytest.raises(CosetError, match=words):
+            match(group, given["weights"], to=given["to"])
+
+
+def test_impossible_options_are_refused():
+    with pytest.raises(CosetError, match="restarts=-1"):
+        ByWeights(restarts=-1)
+
+
+def test_nothing_is_changed_in_place(generator):
+    net = network(4, 8, 2)
+    group = group_of(net, 4)
+    a, b = (random_weights(weights_of(net), generator) for _ in range(2))
+    copies = stack([a, b])
+    match(group, b, to=a)
+    assert all(torch.equal(copies[n][0], a[n]) and torch.equal(copies[n][1], b[n]) for n in a)
