@@ -21,7 +21,7 @@ class _Count(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.operations = 0
+        self.operations: int = 0
 
     def __torch_function__(
         self,
@@ -45,7 +45,8 @@ def operations_per_example(network: Network, inputs: Tensor) -> int:
     Of an ``a × b`` matrix they are ``2 a b``.  What else a network does is not counted: the number
     decides how to compute, not what.
     """
-    with _Count() as count, torch.no_grad():
+    count = _Count()
+    with count, torch.no_grad():
         network.apply(network.weights, inputs[:1])
     return count.operations
 
