@@ -83,8 +83,9 @@ def read_inputs(
 
 
 def _import(place: str) -> ModuleType:
-    here = str(Path.cwd())
+    here, caching = str(Path.cwd()), sys.dont_write_bytecode
     sys.path.insert(0, here)
+    sys.dont_write_bytecode = True  # looking at a file leaves nothing beside it
     try:
         if not place.endswith(".py"):
             return import_module(place)
@@ -108,6 +109,7 @@ def _import(place: str) -> ModuleType:
             f"got {place!r}, whose import raised {_told(error)}", "needed an import without errors"
         ) from error
     finally:
+        sys.dont_write_bytecode = caching
         if here in sys.path:
             sys.path.remove(here)
 

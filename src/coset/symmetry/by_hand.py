@@ -6,7 +6,7 @@ in general position.
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import get_args
 
@@ -215,9 +215,15 @@ class _Reader:
     def _site(
         self, factor: FactorByHand, place: Place, within: tuple[str, ...], scaling: bool
     ) -> Site:
+        outer = [self.permutations[name].size for name in within]
         if isinstance(place, Site):
-            self._shape(factor, place.tensor)
-            return place
+            if not _fits(place, self._shape(factor, place.tensor), factor.size, outer):
+                raise CosetError(
+                    f"got {place} in factor {factor.name!r}",
+                    f"needed a block and a view of the tensor, with digits of size {factor.size} "
+                    f"and parents of sizes {tuple(outer)}",
+                )
+            return replace(place, tensor=self.aliases.get(place.tensor, place.tensor))
         tensor, axis, *rest = place
         power = rest[0] if rest else 0
         if bool(power) != scaling:
@@ -231,7 +237,6 @@ class _Reader:
         main = self.aliases.get(tensor, tensor)
         if factor.size == 1 and not within:
             return Site(main, (), tuple(n for n in shape if n > 1), (), (), power)
-        outer = [self.permutations[name].size for name in within]
         if not 0 <= axis < len(shape) or shape[axis] % prod([*outer, factor.size]):
             raise CosetError(
                 f"got site {place} in factor {factor.name!r}, on a tensor of shape {shape}",
@@ -252,6 +257,21 @@ class _Reader:
                 else f"it has {', '.join(list(self.shapes)[:4])} …",
             )
         return self.shapes[main]
+
+
+def _fits(site: Site, shape: Sequence[int], size: int, outer: Sequence[int]) -> bool:
+    """Whether a full site describes a part of a tensor and the factor's own digits."""
+    lengths = list(shape)
+    for axis, before, start, count in site.block:
+        if not 0 <= axis < len(shape) or before < 1 or lengths[axis] % before:
+            return False
+        if start < 0 or count < 1 or start + count > lengths[axis] // before:
+            return False
+        lengths[axis] = before * count
+    if any(not 0 <= d < len(site.view) for d in (*site.digits, *site.parents)):
+        return False
+    own = prod(site.view[d] for d in site.digits), prod(site.view[d] for d in site.parents)
+    return prod(site.view) == prod(lengths) and own == (size, prod(outer))
 
 
 def _row_major(

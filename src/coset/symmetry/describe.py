@@ -269,7 +269,8 @@ def _counts(group: Described) -> list[str]:
         f"scales: {len(group.scalings)} factors" + (f" ({told})" if told else ""),
     ]
     if single:
-        lines.append(f"  {single} of them have size 1 and are not in the table")
+        verb = "has size 1 and is" if single == 1 else "have size 1 and are"
+        lines.append(f"  {single} of them {verb} not in the table")
     if group.invariances:
         count = sum(found.count for found in group.invariances)
         lines.append(f"invariances: {count} in {len(group.invariances)} tensors")
