@@ -28,10 +28,16 @@ if TYPE_CHECKING:
     from coset.bayes.likelihood import Likelihood as Likelihood
     from coset.bayes.prior import GaussianPrior as GaussianPrior
     from coset.bayes.problem import Problem as Problem
+    from coset.curvature.kfac import KFAC as KFAC
+    from coset.curvature.structures import DiagonalOnly as DiagonalOnly
+    from coset.curvature.structures import Full as Full
+    from coset.curvature.tangent import Tangent as Tangent
+    from coset.curvature.tangent import linearise as linearise
     from coset.errors import CosetError as CosetError
     from coset.inference.checkpoint import Checkpoint as Checkpoint
     from coset.inference.ensemble import DeepEnsemble as DeepEnsemble
     from coset.inference.hmc import HMC as HMC
+    from coset.inference.laplace import Laplace as Laplace
     from coset.inference.map_estimate import MaximumAPosteriori as MaximumAPosteriori
     from coset.inference.method import Method as Method
     from coset.inference.nuts import NUTS as NUTS
@@ -44,12 +50,18 @@ if TYPE_CHECKING:
     from coset.inference.sghmc import SGHMC as SGHMC
     from coset.inference.sgld import SGLD as SGLD
     from coset.inference.stochastic import Cyclical as Cyclical
+    from coset.inference.tuning import ByEvidence as ByEvidence
     from coset.metrics.evaluation import evaluate as evaluate
     from coset.posterior.families import FitReport as FitReport
     from coset.posterior.families import Mixture as Mixture
     from coset.posterior.families import PointMass as PointMass
     from coset.posterior.families import Posterior as Posterior
     from coset.posterior.families import Samples as Samples
+    from coset.posterior.gaussian import Gaussian as Gaussian
+    from coset.posterior.linearised import Linearised as Linearised
+    from coset.posterior.links import LaplaceBridge as LaplaceBridge
+    from coset.posterior.links import Probit as Probit
+    from coset.posterior.links import SampledSoftmax as SampledSoftmax
     from coset.posterior.predict import MonteCarlo as MonteCarlo
     from coset.posterior.predict import Predictions as Predictions
     from coset.predictor import Predictor as Predictor
@@ -57,6 +69,7 @@ if TYPE_CHECKING:
     from coset.predictor import load as load
     from coset.symmetry.check import symmetry_error as symmetry_error
     from coset.symmetry.discover import discover as discover
+    from coset.symmetry.drawing import draw as draw
     from coset.symmetry.elements import Element as Element
     from coset.symmetry.elements import PermutationFactor as PermutationFactor
     from coset.symmetry.elements import Pinned as Pinned
@@ -64,6 +77,8 @@ if TYPE_CHECKING:
     from coset.symmetry.elements import ScalingFactor as ScalingFactor
     from coset.symmetry.elements import Site as Site
     from coset.symmetry.group import SymmetryGroup as SymmetryGroup
+    from coset.symmetry.written import PermutationByHand as PermutationByHand
+    from coset.symmetry.written import ScalingByHand as ScalingByHand
     from coset.weights.layout import Layout as Layout
     from coset.weights.network import Network as Network
     from coset.weights.network import assign as assign
@@ -75,13 +90,13 @@ if TYPE_CHECKING:
 NAMES: dict[str, str] = {
     "LossPath": "coset.alignment.barrier",
     "barrier": "coset.alignment.barrier",
+    "ByWeights": "coset.alignment.by_weights",
     "average": "coset.alignment.interpolation",
     "interpolate": "coset.alignment.interpolation",
+    "match": "coset.alignment.match",
+    "Match": "coset.alignment.result",
     "permutation_with_transpositions": "coset.alignment.transpositions",
     "transpositions": "coset.alignment.transpositions",
-    "Match": "coset.alignment.result",
-    "ByWeights": "coset.alignment.by_weights",
-    "match": "coset.alignment.match",
     "Bernoulli": "coset.bayes.likelihood",
     "Categorical": "coset.bayes.likelihood",
     "GaussianNoise": "coset.bayes.likelihood",
@@ -89,10 +104,16 @@ NAMES: dict[str, str] = {
     "Likelihood": "coset.bayes.likelihood",
     "GaussianPrior": "coset.bayes.prior",
     "Problem": "coset.bayes.problem",
+    "KFAC": "coset.curvature.kfac",
+    "DiagonalOnly": "coset.curvature.structures",
+    "Full": "coset.curvature.structures",
+    "Tangent": "coset.curvature.tangent",
+    "linearise": "coset.curvature.tangent",
     "CosetError": "coset.errors",
     "Checkpoint": "coset.inference.checkpoint",
     "DeepEnsemble": "coset.inference.ensemble",
     "HMC": "coset.inference.hmc",
+    "Laplace": "coset.inference.laplace",
     "MaximumAPosteriori": "coset.inference.map_estimate",
     "Method": "coset.inference.method",
     "NUTS": "coset.inference.nuts",
@@ -105,12 +126,18 @@ NAMES: dict[str, str] = {
     "SGHMC": "coset.inference.sghmc",
     "SGLD": "coset.inference.sgld",
     "Cyclical": "coset.inference.stochastic",
+    "ByEvidence": "coset.inference.tuning",
     "evaluate": "coset.metrics.evaluation",
     "FitReport": "coset.posterior.families",
     "Mixture": "coset.posterior.families",
     "PointMass": "coset.posterior.families",
     "Posterior": "coset.posterior.families",
     "Samples": "coset.posterior.families",
+    "Gaussian": "coset.posterior.gaussian",
+    "Linearised": "coset.posterior.linearised",
+    "LaplaceBridge": "coset.posterior.links",
+    "Probit": "coset.posterior.links",
+    "SampledSoftmax": "coset.posterior.links",
     "MonteCarlo": "coset.posterior.predict",
     "Predictions": "coset.posterior.predict",
     "Predictor": "coset.predictor",
@@ -118,6 +145,7 @@ NAMES: dict[str, str] = {
     "load": "coset.predictor",
     "symmetry_error": "coset.symmetry.check",
     "discover": "coset.symmetry.discover",
+    "draw": "coset.symmetry.drawing",
     "Element": "coset.symmetry.elements",
     "PermutationFactor": "coset.symmetry.elements",
     "Pinned": "coset.symmetry.elements",
@@ -125,6 +153,8 @@ NAMES: dict[str, str] = {
     "ScalingFactor": "coset.symmetry.elements",
     "Site": "coset.symmetry.elements",
     "SymmetryGroup": "coset.symmetry.group",
+    "PermutationByHand": "coset.symmetry.written",
+    "ScalingByHand": "coset.symmetry.written",
     "Layout": "coset.weights.layout",
     "Network": "coset.weights.network",
     "assign": "coset.weights.network",

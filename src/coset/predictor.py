@@ -14,7 +14,8 @@ from coset.bayes.likelihood import Categorical, Likelihood
 from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.inference import MaximumAPosteriori, Method
+from coset.inference import Method
+from coset.inference.laplace import Laplace
 from coset.posterior.families import Posterior
 from coset.posterior.predict import MonteCarlo, PredictionRule, Predictions
 from coset.posterior.records import describe, restore
@@ -113,8 +114,8 @@ def fit(
     Args:
         module: Any torch module whose outputs have shape ``(n, c)`` or ``(n, c, *pixels)``.
         train: A pair ``(inputs, targets)``, a ``Dataset`` or a ``DataLoader``.
-        method: How to find the posterior.  ``None``: :class:`coset.MaximumAPosteriori`, until the
-            Laplace approximation, the intended default, is there.
+        method: How to find the posterior.  ``None``: :class:`coset.Laplace` around the module's own
+            weights, which are taken to be trained.
         likelihood: Classes unless told otherwise.
         prior: On the parameters; ``None`` stands for precision one.
         start: Weights that training begins from, such as ``weights_of(module)``.  ``None``: fresh
@@ -126,6 +127,7 @@ def fit(
     Raises:
         CosetError: If data and network do not fit together.
 
+    >>> from coset import MaximumAPosteriori
     >>> inputs, targets = torch.tensor([[-1.0], [1.0]]), torch.tensor([0, 1])
     >>> predictor = fit(nn.Linear(1, 2), (inputs, targets), method=MaximumAPosteriori(epochs=50))
     >>> predictor(inputs).mean.argmax(1)
@@ -134,13 +136,19 @@ def fit(
     batches = as_batches(train)
     problem = Problem(functionalise(module), likelihood, prior or GaussianPrior(), batches)
     problem.check()
-    chosen = method or MaximumAPosteriori()
+    chosen = method or Laplace()
     # a method of the user's own may do without progress
     extra: dict[str, Any] = {} if progress is None else {"progress": progress}
     posterior = chosen.fit(problem, start=start, generator=_seeded(generator), **extra)
     report = posterior.report
+    # a method may know a better way to predict than by draws
+    rule: PredictionRule = getattr(chosen, "rule", MonteCarlo())
     return Predictor(
-        problem.network, posterior, report.likelihood or likelihood, report.prior or problem.prior
+        problem.network,
+        posterior,
+        report.likelihood or likelihood,
+        report.prior or problem.prior,
+        rule,
     )
 
 

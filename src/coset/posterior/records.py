@@ -18,19 +18,40 @@ from coset.bayes.likelihood import (
 )
 from coset.bayes.prior import GaussianPrior
 from coset.errors import CosetError
+from coset.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRankPlusDiagonal, RowBlocks
 from coset.posterior.families import FitReport, Mixture, PointMass, Samples
+from coset.posterior.gaussian import Gaussian
+from coset.posterior.linearised import Linearised
+from coset.posterior.links import LaplaceBridge, Probit, SampledSoftmax
+from coset.posterior.low_rank import LowRankGaussian
 from coset.posterior.predict import MonteCarlo
+from coset.posterior.random_masks import RandomMasks
+from coset.weights.masks import DropoutSite
 
 FAMILIES: Mapping[str, type] = {
     "Bernoulli": Bernoulli,
+    "BlockDiagonal": BlockDiagonal,
     "Categorical": Categorical,
+    "Dense": Dense,
+    "Diagonal": Diagonal,
+    "DropoutSite": DropoutSite,
     "FitReport": FitReport,
+    "Gaussian": Gaussian,
     "GaussianNoise": GaussianNoise,
     "GaussianPrior": GaussianPrior,
     "HeteroscedasticGaussian": HeteroscedasticGaussian,
+    "Kronecker": Kronecker,
+    "LaplaceBridge": LaplaceBridge,
+    "Linearised": Linearised,
+    "LowRankGaussian": LowRankGaussian,
+    "LowRankPlusDiagonal": LowRankPlusDiagonal,
     "Mixture": Mixture,
     "MonteCarlo": MonteCarlo,
     "PointMass": PointMass,
+    "Probit": Probit,
+    "RandomMasks": RandomMasks,
+    "RowBlocks": RowBlocks,
+    "SampledSoftmax": SampledSoftmax,
     "Samples": Samples,
 }
 

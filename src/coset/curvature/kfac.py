@@ -1,0 +1,190 @@
+"""Kronecker-factored curvature (Martens and Grosse 2015; Eschenhagen et al. 2023 for sharing).
+
+The gradient of a block of weights is ``Σ_r u_r v_rᵀ``.  Its second moment is approximated by the
+Kronecker product of the moments of ``u`` and of ``v``; the correction (George et al. 2018) keeps
+the eigenvectors and puts the exact second moments along them in place of the eigenvalues.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coset.bayes.problem import Problem
+from coset.curvature.capture import Recorded
+from coset.curvature.maps import Pair
+from coset.curvature.measure import Block, Measured, blocks_of, order_of, recordings, squares
+from coset.errors import CosetError
+from coset.linalg import BlockDiagonal, Kronecker
+from coset.vocabulary import Weights
+from coset.weights.layout import Layout
+
+_CACHED = 1 << 28
+"""Bytes of rotated inputs that one batch may keep between the columns."""
+
+
+@dataclass(frozen=True)
+class KFAC:
+    """One Kronecker product for each layer, weights and bias together.
+
+    Attributes:
+        approximation: How positions that share weights are combined.  ``"expand"``: as if each
+            were an example; exact for linear networks with one loss term a position.
+            ``"reduce"``: summed first; exact where positions are averaged before the loss.
+        corrected: Whether the eigenvalues are replaced by the exact diagonal in the eigenbasis,
+            for one more pass over the data.
+        memory: Bytes that the factors may take.
+
+    >>> KFAC(approximation="reduce").corrected
+    True
+    """
+
+    approximation: Literal["expand", "reduce"] = "expand"
+    corrected: bool = True
+    memory: int = 8 << 30
+
+    def __post_init__(self) -> None:
+        if self.approximation not in ("expand", "reduce"):
+            raise CosetError(
+                f"got the approximation {self.approximation!r}", "needed 'expand' or 'reduce'"
+            )
+
+    def build(
+        self,
+        problem: Problem,
+        weights: Weights,
+        layout: Layout,
+        *,
+        outputs: Tensor | None = None,
+        previous: Measured | None = None,
+        separate: frozenset[str] = frozenset(),
+    ) -> Measured:
+        """Measures the curvature; with ``previous``, only the correction in its eigenbasis."""
+        if previous is None or not self.corrected:
+            previous = self._factors(problem, weights, layout, outputs, separate)
+        if not self.corrected:
+            return previous
+        return _correct(problem, weights, layout, outputs, separate, previous)
+
+    def _factors(
+        self,
+        problem: Problem,
+        weights: Weights,
+        layout: Layout,
+        outputs: Tensor | None,
+        separate: frozenset[str],
+    ) -> Measured:
+        sums: dict[tuple[str, ...], _Moments] = {}
+        blocks: list[Block] = []
+        for recorded, columns in recordings(problem, weights, layout, outputs, separate):
+            if not blocks:
+                blocks = blocks_of(recorded, layout)
+                self._check_memory(blocks)
+                sums = {block.names: _Moments(block, recorded) for block in blocks}
+            for column in columns:
+                for names, pair in recorded.pairs(column).items():
+                    sums[names].add(pair, self.approximation)
+        operators = [sums[block.names].kronecker(self.approximation) for block in blocks]
+        operator = BlockDiagonal(tuple(operators), order_of(blocks))
+        return Measured(operator, tuple(block.names for block in blocks))
+
+    def _check_memory(self, blocks: list[Block]) -> None:
+        sizes = {b.names: b.entries.shape for b in blocks}
+        total = sum(16 * b * (o * o + i * i) for b, o, i in sizes.values())
+        if total > self.memory:
+            worst = max(sizes, key=lambda names: sum(size**2 for size in sizes[names][1:]))
+            raise CosetError(
+                f"got layers whose Kronecker factors take {total / 2**30:.1f} GiB, "
+                f"the largest for {worst[0]!r}",
+                f"needed at most {self.memory / 2**30:.1f} GiB",
+                "use DiagonalOnly(), or a subset that leaves that layer out",
+            )
+
+
+class _Moments:
+    """Running second moments of ``u`` and ``v`` of one block."""
+
+    def __init__(self, block: Block, recorded: Recorded) -> None:
+        blocks, rows, cols = block.entries.shape
+        like = recorded.outputs
+        self.left = torch.zeros(blocks, rows, rows, dtype=torch.float64, device=like.device)
+        self.right = torch.zeros(blocks, cols, cols, dtype=torch.float64, device=like.device)
+        self.examples, self.positions = 0, 1
+        self._seen: tuple[Tensor, Tensor] | None = None  # a static side is multiplied only once
+
+    def add(self, pair: Pair, approximation: str) -> None:
+        """Adds one column of one batch."""
+        left, right = pair
+        self.examples += len(left)
+        self.positions = left.shape[2]
+        kept, moment = self._seen if self._seen is not None else (None, None)
+        self.left += _moment(left, approximation)
+        if kept is not right or moment is None:
+            moment = _moment(right, approximation)
+            self._seen = (right, moment)
+        self.right += moment
+
+    def kronecker(self, approximation: str) -> Kronecker:
+        """The product of the moments, in its eigenbasis."""
+        repeats = self.positions if approximation == "expand" else self.positions**2
+        left, rows = _eigen(self.left)
+        right, cols = _eigen(self.right / (self.examples * repeats))
+        return Kronecker(left, right, rows.unsqueeze(-1) * cols.unsqueeze(-2))
+
+
+def _moment(side: Float[Tensor, "n b r k"], approximation: str) -> Float[Tensor, "b k k"]:
+    if approximation == "reduce":
+        flat = side.sum(2).transpose(0, 1)
+    else:
+        flat = side.transpose(0, 1).flatten(1, 2)
+    return (flat.mT @ flat).double()
+
+
+def _eigen(matrix: Float[Tensor, "b k k"]) -> tuple[Tensor, Float[Tensor, "b k"]]:
+    if not bool(matrix.isfinite().all()):
+        raise CosetError(
+            "got gradients of the network that are not finite",
+            "needed finite numbers at its own weights",
+            "check the inputs and whether training diverged",
+        )
+    values, vectors = torch.linalg.eigh(matrix)
+    return vectors, values.clamp_min(0)
+
+
+def _correct(
+    problem: Problem,
+    weights: Weights,
+    layout: Layout,
+    outputs: Tensor | None,
+    separate: frozenset[str],
+    previous: Measured,
+) -> Measured:
+    """The exact diagonal in the eigenbasis of ``previous``."""
+    operator = previous.operator
+    assert isinstance(operator, BlockDiagonal)
+    blocks = dict(zip(previous.layers, operator.blocks, strict=True))
+    tables: dict[tuple[str, ...], Tensor] = {}
+    bases: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
+    for recorded, columns in recordings(problem, weights, layout, outputs, separate):
+        if not bases:
+            dtype = recorded.outputs.dtype
+            for names, block in blocks.items():
+                assert isinstance(block, Kronecker)
+                bases[names] = block.left.to(dtype), block.right.to(dtype)
+                tables[names] = torch.zeros_like(block.table)
+        rotated: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
+        for column in columns:
+            for names, (left, right) in recorded.pairs(column).items():
+                kept = rotated.get(names)
+                if kept is None or kept[0] is not right:
+                    kept = (right, right @ bases[names][1])
+                    if kept[1].nbytes < _CACHED:
+                        rotated[names] = kept
+                tables[names] += squares((left @ bases[names][0], kept[1])).double()
+    corrected = []
+    for names, block in blocks.items():
+        assert isinstance(block, Kronecker)
+        corrected.append(Kronecker(block.left, block.right, tables[names]))
+    return Measured(BlockDiagonal(tuple(corrected), operator.order), previous.layers)

@@ -1,0 +1,191 @@
+"""Linear maps inside a network, each as a sum of outer products.
+
+The gradient of anything in the weights of a linear map is ``Σ_r u_r v_rᵀ`` over the positions ``r``
+where the weights are used (pixels, tokens): ``u`` from the gradient of the outputs, ``v`` from the
+inputs, or the other way round.  Every function here returns such pairs with axes ``n b r o`` and
+``n b r i``: examples, blocks (groups of a convolution, channels of a norm), positions, and the two
+axes of the block's matrix of weights.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from coset.curvature.patches import patches, with_ones
+
+Pair = tuple[Float[Tensor, "n b r o"], Float[Tensor, "n b r i"]]
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """One use of some weights.
+
+    Attributes:
+        names: The tensors, one block of the curvature together.
+        pair: From a gradient of the map's outputs to ``u`` and ``v``.
+        join: From tensors in the shapes of the weights to the block's matrices ``b o i``.
+    """
+
+    names: tuple[str, ...]
+    pair: Callable[[Tensor], Pair]
+    join: Callable[[Sequence[Tensor]], Float[Tensor, "b o i"]]
+
+
+def outer(left: Float[Tensor, "n b r o"], right: Float[Tensor, "n b r i"]) -> Tensor:
+    """``Σ_r u_r v_rᵀ`` for each example: its gradient in the block's weights.
+
+    >>> outer(torch.ones(1, 1, 2, 1), torch.ones(1, 1, 2, 3)).flatten()
+    tensor([2., 2., 2.])
+    """
+    return torch.matmul(left.mT, right)
+
+
+def linear(
+    names: tuple[str | None, str | None], inputs: Tensor, weight: Tensor, *, joint: bool
+) -> list[LinearMap]:
+    """``y = W x + b``: the gradient in ``y`` times ``[x, 1]``."""
+    rows = inputs.reshape(len(inputs), 1, -1, inputs.shape[-1])
+    return _affine(
+        names,
+        lambda gradient: gradient.reshape(len(gradient), 1, -1, gradient.shape[-1]),
+        lambda: rows,
+        (1, len(weight)),
+        joint,
+    )
+
+
+def convolution(
+    names: tuple[str | None, str | None],
+    inputs: Tensor,
+    weight: Tensor,
+    groups: int,
+    *,
+    joint: bool,
+    **geometry: Any,
+) -> list[LinearMap]:
+    """A linear map of patches, shared by all positions."""
+    rows = len(weight) // groups
+
+    def read() -> Tensor:
+        found = patches(inputs, weight.shape[2:], **geometry)  # n c r k
+        split: Tensor = found.unflatten(1, (groups, -1)).transpose(2, 3).flatten(3)
+        return split  # n b r (c k)
+
+    return _affine(
+        names,
+        lambda gradient: gradient.reshape(len(gradient), groups, rows, -1).mT,
+        read,
+        (groups, rows),
+        joint,
+    )
+
+
+def transposed(
+    names: tuple[str | None, str | None],
+    inputs: Tensor,
+    weight: Tensor,
+    groups: int,
+    **geometry: Any,
+) -> list[LinearMap]:
+    """A transposed convolution: inputs on the left, patches of the gradient on the right."""
+    rows, positions = len(weight) // groups, prod(inputs.shape[2:])
+    left = inputs.reshape(len(inputs), groups, rows, -1).mT
+
+    def pair(gradient: Tensor) -> Pair:
+        found = patches(gradient, weight.shape[2:], **geometry)
+        split = found.unflatten(1, (groups, -1)).transpose(2, 3).flatten(3)
+        return left, split[:, :, :positions]
+
+    found = []
+    if names[0] is not None:
+        found.append(
+            LinearMap((names[0],), pair, lambda tensors: tensors[0].reshape(groups, rows, -1))
+        )
+    if names[1] is not None:
+        found.append(_constant(names[1], lambda gradient: gradient.flatten(2).mT.unsqueeze(1)))
+    return found
+
+
+def normalised(
+    names: tuple[str | None, str | None], standard: Tensor, channel: Callable[[Tensor], Tensor]
+) -> list[LinearMap]:
+    """``y = γ x̂ + β`` for each channel: one block of two weights a channel.
+
+    Args:
+        names: Of ``γ`` and ``β``.
+        standard: The standardised inputs ``x̂``.
+        channel: Brings a tensor to the axes ``n channels positions``.
+    """
+    kept = tuple(name for name in names if name is not None)
+    columns = channel(standard).unsqueeze(-1)
+    ones = torch.ones_like(columns)
+    parts = [part for name, part in zip(names, (columns, ones), strict=True) if name is not None]
+    right = torch.cat(parts, dim=-1)
+    return [
+        LinearMap(
+            kept,
+            lambda gradient: (channel(gradient).unsqueeze(-1), right),
+            lambda tensors: torch.stack([t.flatten() for t in tensors], dim=-1).unsqueeze(1),
+        )
+    ]
+
+
+def embedding(name: str, index: Tensor, weight: Tensor, padding: int | None) -> list[LinearMap]:
+    """Rows of a table: a linear map of one-hot vectors."""
+    hot = functional.one_hot(index.reshape(len(index), 1, -1), len(weight)).to(weight.dtype)
+    if padding is not None:
+        hot[..., padding] = 0
+
+    def pair(gradient: Tensor) -> Pair:
+        return hot, gradient.reshape(len(gradient), 1, -1, gradient.shape[-1])
+
+    return [LinearMap((name,), pair, lambda tensors: tensors[0].unsqueeze(0))]
+
+
+def _affine(
+    names: tuple[str | None, str | None],
+    gradient: Callable[[Tensor], Tensor],
+    read: Callable[[], Tensor],
+    shape: tuple[int, int],
+    joint: bool,
+) -> list[LinearMap]:
+    """Weights and bias as one block, or as two."""
+    weight, bias = names
+    found = []
+    kept: dict[str, Tensor] = {}
+
+    def right() -> Tensor:  # the same for every output, so computed once
+        if "rows" not in kept:
+            kept["rows"] = with_ones(read()) if joint and bias is not None else read()
+        return kept["rows"]
+
+    if weight is not None:
+        both = joint and bias is not None
+        found.append(
+            LinearMap(
+                (weight, bias) if both and bias is not None else (weight,),
+                lambda g: (gradient(g), right()),
+                lambda tensors: torch.cat([t.reshape(*shape, -1) for t in tensors], dim=-1),
+            )
+        )
+    if bias is not None and (weight is None or not joint):
+        found.append(_constant(bias, gradient, shape))
+    return found
+
+
+def _constant(
+    name: str, gradient: Callable[[Tensor], Tensor], shape: tuple[int, ...] = (1, -1)
+) -> LinearMap:
+    """A bias by itself: a weight on the constant one."""
+
+    def pair(g: Tensor) -> Pair:
+        left = gradient(g)
+        return left, left.new_ones((*left.shape[:-1], 1))
+
+    return LinearMap((name,), pair, lambda tensors: tensors[0].reshape(*shape, 1))

@@ -1,0 +1,226 @@
+"""What all curvatures share: one pass over the data, column by column of the output Hessian."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.func import vjp, vmap
+
+from coset.bayes.likelihood import Likelihood
+from coset.bayes.problem import Problem
+from coset.curvature.capture import Recorded, record
+from coset.curvature.maps import Pair, outer
+from coset.errors import CosetError
+from coset.linalg import LinearOperator
+from coset.vocabulary import Weights
+from coset.weights.layout import Layout
+from coset.weights.network import Inputs, Network
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A curvature, and which tensors each of its blocks covers.
+
+    Attributes:
+        operator: The generalised Gauss-Newton matrix ``Σ Jᵀ B J``, or what stands for it.
+        layers: The tensors of each block of a block-diagonal operator; empty for other structures.
+    """
+
+    operator: LinearOperator
+    layers: tuple[tuple[str, ...], ...] = ()
+
+
+class Curvature(Protocol):
+    """A recipe for the curvature of the likelihood: a frozen dataclass."""
+
+    def build(
+        self,
+        problem: Problem,
+        weights: Weights,
+        layout: Layout,
+        *,
+        outputs: Tensor | None = None,
+        previous: Measured | None = None,
+        separate: frozenset[str] = frozenset(),
+    ) -> Measured:
+        """Measures the curvature.
+
+        Args:
+            problem: Network, likelihood and data.
+            weights: Where the network is linearised.
+            layout: The tensors that are covered.
+            outputs: Where the output Hessian ``B`` is taken, one row an example.  ``None``: at the
+                network's own outputs.
+            previous: An earlier result for other ``outputs``, parts of which may be used again.
+            separate: Weights that do not share a block with their bias.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some tensors as matrices, and where their entries lie in the flat vector."""
+
+    names: tuple[str, ...]
+    entries: Int[Tensor, "b o i"]
+
+
+def columns(likelihood: Likelihood, outputs: Tensor) -> Iterator[Tensor]:
+    """The columns of the root of the output Hessian, each in the shape of the outputs.
+
+    For outputs with pixels the Hessian does not couple them, so each pixel has its own columns.
+    """
+    root = likelihood.hessian_root(outputs.detach())
+    if outputs.dim() == 2:
+        yield from root.unbind(-1)
+        return
+    flat = root.flatten(1, -3)  # n pixels c r
+    for pixel in range(flat.shape[1]):
+        for column in flat[:, pixel].unbind(-1):
+            if bool(column.any()):
+                result = torch.zeros_like(outputs).flatten(2)
+                result[:, :, pixel] = column
+                yield result.reshape(outputs.shape)
+
+
+def column_count(likelihood: Likelihood, outputs: Tensor) -> int:
+    """How many columns the root has."""
+    pixels = outputs[0, 0].numel()
+    return int(likelihood.hessian_root(outputs[:1].detach()).shape[-1]) * pixels
+
+
+def recordings(
+    problem: Problem,
+    weights: Weights,
+    layout: Layout,
+    outputs: Tensor | None,
+    separate: frozenset[str] = frozenset(),
+) -> Iterator[tuple[Recorded, Iterator[Tensor]]]:
+    """For each batch the recorded run and the columns to send back through it."""
+    start = 0
+    for inputs, targets in problem.train:
+        recorded = record(problem.network, weights, layout, inputs, separate=separate)
+        check_finite(recorded.outputs)
+        at = recorded.outputs if outputs is None else outputs[start : start + len(targets)]
+        start += len(targets)
+        yield recorded, columns(problem.likelihood, at)
+
+
+def blocks_of(recorded: Recorded, layout: Layout) -> list[Block]:
+    """The blocks of a recorded run; tensors that no known layer reads are refused by name."""
+    if recorded.foreign:
+        listed = [f"{name!r} (read by {who})" for name, who in recorded.foreign.items()]
+        raise CosetError(
+            f"got {', '.join(listed[:4])}" + (" …" if len(listed) > 4 else "") + " in the layout",
+            "needed weights of linear, convolution, norm and embedding layers with the examples "
+            "along the first axis, which KFAC knows",
+            "use Full() or DiagonalOnly(), or leave them out with subset=(…)",
+        )
+    index = layout.unflatten(torch.arange(layout.size))
+    return [
+        Block(names, uses[0].join([index[name] for name in names]))
+        for names, uses in recorded.maps.items()
+    ]
+
+
+def order_of(blocks: list[Block]) -> Int[Tensor, " p"]:
+    """The flat positions in the order of the blocks."""
+    return torch.cat([block.entries.flatten() for block in blocks])
+
+
+def gradient_rows(
+    network: Network,
+    weights: Weights,
+    layout: Layout,
+    inputs: Inputs,
+    likelihood: Likelihood | None = None,
+    outputs: Tensor | None = None,
+) -> Float[Tensor, "n r p"]:
+    """Rows of the Jacobian, or of ``Rᵀ J`` with ``R`` the root of the output Hessian.
+
+    Args:
+        network: The network.
+        weights: All its weights.
+        layout: The columns.
+        inputs: Examples.
+        likelihood: Whose Hessian weighs the rows; ``None``: plain Jacobian, one row an output.
+        outputs: Where the Hessian is taken; ``None``: at the network's outputs.
+    """
+    recorded = record(network, weights, layout, inputs)
+    check_finite(recorded.outputs)
+    if likelihood is None:
+        cotangents = list(unit_columns(recorded.outputs))
+    else:
+        at = recorded.outputs if outputs is None else outputs
+        cotangents = list(columns(likelihood, at))
+    if recorded.foreign:
+        return _rows_by_example(network, weights, layout, inputs, cotangents)
+    blocks = {block.names: block.entries.flatten() for block in blocks_of(recorded, layout)}
+    count = len(recorded.outputs)
+    rows = recorded.outputs.new_empty(count, len(cotangents), layout.size)
+    for number, cotangent in enumerate(cotangents):
+        for names, pair in recorded.pairs(cotangent).items():
+            rows[:, number, blocks[names]] = outer(*pair).flatten(1)
+    return rows.detach()
+
+
+def unit_columns(outputs: Tensor) -> Iterator[Tensor]:
+    """One direction an output."""
+    for index in range(outputs[0].numel()):
+        result = torch.zeros_like(outputs).flatten(1)
+        result[:, index] = 1
+        yield result.reshape(outputs.shape)
+
+
+def _rows_by_example(
+    network: Network, weights: Weights, layout: Layout, inputs: Inputs, cotangents: list[Tensor]
+) -> Float[Tensor, "n r p"]:
+    """Any network: each example by itself, under vmap."""
+    covered = layout.restrict(weights)
+
+    def single(example: Inputs, directions: Tensor) -> Tensor:
+        batch = (
+            example.unsqueeze(0)
+            if isinstance(example, Tensor)
+            else tuple(part.unsqueeze(0) for part in example)
+        )
+
+        def apply(given: Weights) -> Tensor:
+            return network.apply({**weights, **given}, batch)[0]
+
+        pull = vjp(apply, covered)[1]
+        return layout.flatten(vmap(lambda direction: pull(direction)[0])(directions))
+
+    rows: Tensor = vmap(single)(inputs, torch.stack(cotangents, dim=1))
+    return rows.detach()
+
+
+def check_finite(outputs: Tensor) -> None:
+    """Refuses outputs that are not numbers."""
+    if not bool(outputs.isfinite().all()):
+        raise CosetError(
+            "got outputs of the network that are not finite",
+            "needed finite numbers at its own weights",
+            "check the inputs and whether training diverged",
+        )
+
+
+def squares(pair: Pair, limit: int = 1 << 24) -> Float[Tensor, "b o i"]:
+    """``Σ_n (Σ_r u_r v_rᵀ)²``: the sum of squared gradients of each entry.
+
+    One position: the squares of an outer product are the product of the squares.  Several: the
+    outer products are formed for as many examples at a time as fit ``limit`` entries.
+
+    >>> squares((torch.full((2, 1, 1, 1), 2.0), torch.full((2, 1, 1, 1), 3.0))).item()
+    72.0
+    """
+    left, right = pair
+    if left.shape[2] == 1:
+        return torch.einsum("nbo,nbi->boi", left[:, :, 0].square(), right[:, :, 0].square())
+    each = left.shape[1] * left.shape[3] * right.shape[3]
+    step = max(1, limit // each)
+    parts = zip(left.split(step), right.split(step), strict=True)
+    return torch.stack([outer(u, v).square().sum(0) for u, v in parts]).sum(0)

@@ -1,0 +1,128 @@
+"""The exact Gauss-Newton matrix, and its diagonal."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coset.bayes.problem import Problem
+from coset.curvature.measure import (
+    Measured,
+    blocks_of,
+    column_count,
+    gradient_rows,
+    recordings,
+    squares,
+)
+from coset.errors import CosetError
+from coset.linalg import Dense, Diagonal, LowRankPlusDiagonal
+from coset.vocabulary import Weights
+from coset.weights.layout import Layout
+
+_CHUNK = 1 << 25
+"""Entries of the Jacobian that are formed at a time."""
+
+
+@dataclass(frozen=True)
+class Full:
+    """The exact matrix ``Σ Jᵀ B J``, over the weights or over the outputs, whichever is smaller.
+
+    With fewer outputs in all than weights only the rows of ``B^½ J`` are kept, and every
+    determinant and inverse is one of the size of the outputs.
+
+    Attributes:
+        memory: Bytes that the matrix may take.
+
+    >>> Full(memory=1024).memory
+    1024
+    """
+
+    memory: int = 4 << 30
+
+    def build(
+        self,
+        problem: Problem,
+        weights: Weights,
+        layout: Layout,
+        *,
+        outputs: Tensor | None = None,
+        previous: Measured | None = None,
+        separate: frozenset[str] = frozenset(),
+    ) -> Measured:
+        """Measures the curvature."""
+        first, _ = next(iter(problem.train))
+        found = problem.network.apply(weights, first[:1])
+        rows = problem.train.size * column_count(problem.likelihood, found)
+        size = min(rows, layout.size) * layout.size * 8
+        if size > self.memory:
+            raise CosetError(
+                f"got {layout.size:,} weights and {rows:,} rows: the full matrix takes "
+                f"{size / 2**30:.1f} GiB",
+                f"needed at most {self.memory / 2**30:.1f} GiB",
+                "use KFAC() or DiagonalOnly(), or a subset such as LastLayer()",
+            )
+        if rows < layout.size:
+            parts = list(weighted_rows(problem, weights, layout, outputs))
+            factor = torch.cat(parts).double().mT.contiguous()
+            return Measured(LowRankPlusDiagonal(factor.new_zeros(layout.size), factor))
+        total = torch.zeros(layout.size, layout.size, dtype=torch.float64, device=found.device)
+        for part in weighted_rows(problem, weights, layout, outputs):
+            total += part.mT @ part
+        return Measured(Dense(total))
+
+
+@dataclass(frozen=True)
+class DiagonalOnly:
+    """The diagonal of the exact matrix: ``Σ Σ_c (s_cᵀ J)²`` over the columns of ``B^½``.
+
+    >>> DiagonalOnly()
+    DiagonalOnly()
+    """
+
+    def build(
+        self,
+        problem: Problem,
+        weights: Weights,
+        layout: Layout,
+        *,
+        outputs: Tensor | None = None,
+        previous: Measured | None = None,
+        separate: frozenset[str] = frozenset(),
+    ) -> Measured:
+        """Measures the curvature."""
+        total = torch.zeros(layout.size, dtype=torch.float64)
+        for recorded, columns in recordings(problem, weights, layout, outputs):
+            if recorded.foreign:
+                return self._by_rows(problem, weights, layout, outputs)
+            total = total.to(recorded.outputs.device)
+            blocks = {b.names: b.entries.flatten() for b in blocks_of(recorded, layout)}
+            for column in columns:
+                for names, pair in recorded.pairs(column).items():
+                    total[blocks[names]] += squares(pair).flatten().double()
+        return Measured(Diagonal(total))
+
+    def _by_rows(
+        self, problem: Problem, weights: Weights, layout: Layout, outputs: Tensor | None
+    ) -> Measured:
+        parts = weighted_rows(problem, weights, layout, outputs)
+        sums = [part.double().square().sum(0) for part in parts]
+        return Measured(Diagonal(torch.stack(sums).sum(0)))
+
+
+def weighted_rows(
+    problem: Problem, weights: Weights, layout: Layout, outputs: Tensor | None
+) -> Iterator[Float[Tensor, "r p"]]:
+    """The rows of ``B^½ J`` for all data, some examples at a time."""
+    start = 0
+    for inputs, _ in problem.train:
+        found = problem.network.apply(weights, inputs[:1])
+        each = column_count(problem.likelihood, found) * layout.size
+        for part in inputs.split(max(1, _CHUNK // each)):
+            at = None if outputs is None else outputs[start : start + len(part)]
+            rows = gradient_rows(
+                problem.network, weights, layout, part, problem.likelihood, outputs=at
+            )
+            yield rows.flatten(0, 1)
+            start += len(part)

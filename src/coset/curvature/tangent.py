@@ -1,0 +1,338 @@
+"""The tangent linear model of a network: its mode and its evidence.
+
+Around the trained weights ``θ̃`` the network is replaced by ``h(θ) = f + J (θ - θ̃)``, the full form,
+or by ``h(θ) = J θ``, the simple form (Antorán et al. 2022).  Its posterior mode ``θ*`` is the
+minimum of a convex function, found by Newton steps.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from coset.bayes.batches import Data, as_batches
+from coset.bayes.likelihood import Categorical, Likelihood
+from coset.bayes.prior import GaussianPrior
+from coset.bayes.problem import Problem
+from coset.curvature.jacobian import Jacobian
+from coset.errors import CosetError
+from coset.linalg import (
+    Dense,
+    FromFunctions,
+    LinearOperator,
+    LowRankPlusDiagonal,
+    conjugate_gradients,
+    logdet,
+    shift,
+    solve,
+)
+from coset.vocabulary import Weights
+from coset.weights.layout import Layout
+from coset.weights.network import functionalise
+
+Form = Literal["full", "simple"]
+Mean = Literal["tangent", "network", "newton"]
+Precision = float | Tensor | Mapping[str, float | Tensor] | GaussianPrior
+
+_DIRECT = 1 << 32
+"""Multiplications that a direct Newton step may take; beyond, conjugate gradients."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value of the weights of the tangent model, and its outputs on the data."""
+
+    flat: Float[Tensor, " p"]
+    outputs: Tensor
+    converged: bool = True
+
+
+@dataclass(frozen=True)
+class Tangent:
+    """The tangent model over a data set.
+
+    Attributes:
+        problem: Network, likelihood and data.
+        weights: The linearisation point ``θ̃``.
+        layout: The weights of the model.
+        jacobian: ``J``, of shape ``(n c, p)``.
+        outputs: The network's outputs ``f``.
+        targets: The targets.
+    """
+
+    problem: Problem
+    weights: Weights
+    layout: Layout
+    jacobian: Jacobian
+    outputs: Tensor
+    targets: Tensor
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood of the problem."""
+        return self.problem.likelihood
+
+    def with_likelihood(self, likelihood: Likelihood) -> "Tangent":
+        """The same model under another likelihood (another noise, say)."""
+        return replace(self, problem=self.problem.with_likelihood(likelihood))
+
+    def mode(self, precision: Precision, form: Form = "full") -> Weights:
+        """The posterior mode ``θ*`` under a Gaussian prior of the given precisions.
+
+        Args:
+            precision: One number, one a weight (flat), or as :class:`coset.GaussianPrior` takes it.
+            form: ``"full"``: ``f + J (θ - θ̃)``; ``"simple"``: ``J θ``.
+        """
+        return self.layout.unflatten(self.find_mode(self._flat(precision), form).flat)
+
+    def log_evidence(
+        self,
+        precision: Precision,
+        mean: Mean = "tangent",
+        form: Form = "full",
+        hessian: Literal["auto", "tangent", "network"] = "auto",
+    ) -> Float[Tensor, ""]:
+        """``log p(y | h(θ)) - ½ |θ|²_Λ - ½ log det(I + Λ⁻¹ H)``, exact, with all constants.
+
+        Args:
+            precision: As in :meth:`mode`.
+            mean: ``θ``: the mode ``θ*``, the network's own weights, or one Newton step from them.
+            form: As in :meth:`mode`.
+            hessian: Where the output curvature in ``H`` is taken; ``"auto"``: at the ``mean``.
+        """
+        flat = self._flat(precision)
+        start = self.start(form, at_network=True)
+        if mean == "network":
+            point = start
+        elif mean == "tangent":
+            point = self.find_mode(flat, form)
+        else:
+            return self._newton_evidence(flat, start)
+        at = point if hessian == "auto" else start
+        if hessian == "tangent" and mean != "tangent":
+            at = self.find_mode(flat, form)
+        curvature = self._curvature(at.outputs)
+        return self.log_joint(point, flat) - self._half_logdet(curvature, flat)
+
+    def _newton_evidence(self, precision: Tensor, start: Point) -> Tensor:
+        curvature = self._curvature(start.outputs)
+        gradient = self.gradient(start, precision).unsqueeze(1)
+        gain = (gradient * solve(shift(curvature, precision), gradient)).sum() / 2
+        base = self.log_joint(start, precision) + gain
+        return base - self._half_logdet(curvature, precision)
+
+    def _half_logdet(self, curvature: LinearOperator, precision: Tensor) -> Tensor:
+        return (logdet(shift(curvature, precision)) - precision.log().sum()) / 2
+
+    def log_joint(self, point: Point, precision: Float[Tensor, " p"]) -> Float[Tensor, ""]:
+        """``log p(y | h(θ)) - ½ |θ|²_Λ``: the prior's own constant is left to the determinant."""
+        return self.log_likelihood(point.outputs) - (precision * point.flat.square()).sum() / 2
+
+    def log_likelihood(self, outputs: Tensor) -> Float[Tensor, ""]:
+        """Of all data, at some outputs."""
+        return self.likelihood.log_prob(outputs, self.targets).sum()
+
+    def start(self, form: Form, *, at_network: bool = False) -> Point:
+        """Where the search for the mode begins: the network, or zero for the simple form."""
+        flat = self.layout.flatten(self.weights)
+        if form == "full":
+            return Point(flat, self.outputs)
+        if form != "simple":
+            raise CosetError(f"got the form {form!r}", "needed 'full' or 'simple'")
+        if at_network:
+            return Point(flat, (self.jacobian @ flat).reshape(self.outputs.shape))
+        return Point(torch.zeros_like(flat), torch.zeros_like(self.outputs))
+
+    def gradient(self, point: Point, precision: Tensor) -> Float[Tensor, " p"]:
+        """Of the negative log-joint."""
+        slope = self._slope(point.outputs)
+        return self.jacobian.pull(slope.reshape(-1, 1)).squeeze(1) + precision * point.flat
+
+    def find_mode(
+        self,
+        precision: Float[Tensor, " p"],
+        form: Form = "full",
+        *,
+        start: Point | None = None,
+        preconditioner: LinearOperator | None = None,
+        tolerance: float = 1e-12,
+        steps: int = 100,
+        iterations: int = 20,
+    ) -> Point:
+        """Newton steps with an exact line search in the outputs, which are linear in the weights.
+
+        Args:
+            precision: One a weight.
+            form: Full or simple.
+            start: Where to begin.
+            preconditioner: An approximate inverse of ``H + Λ`` for conjugate gradients.
+            tolerance: The search ends when a step promises to gain less than this share of the
+                log-joint's size.
+            steps: Newton steps at most.
+            iterations: Of conjugate gradients in each.
+        """
+        point = self.start(form) if start is None else start
+        for _ in range(steps):
+            gradient = self.gradient(point, precision)
+            direction, change = self._step(point, gradient, precision, preconditioner, iterations)
+            promise = -float((gradient * direction).sum()) / 2
+            size = 1.0 + abs(float(self.log_joint(point, precision)))
+            if not math.isfinite(promise):
+                raise CosetError(
+                    "got a Newton step that is not finite",
+                    "needed finite gradients of the network",
+                    "check the inputs, or use float64",
+                )
+            if promise <= tolerance * size:
+                return point
+            length = self._length(point, direction, change, precision)
+            point = Point(point.flat + length * direction, point.outputs + length * change)
+        return replace(point, converged=False)
+
+    def _step(
+        self,
+        point: Point,
+        gradient: Tensor,
+        precision: Tensor,
+        preconditioner: LinearOperator | None,
+        iterations: int,
+    ) -> tuple[Tensor, Tensor]:
+        """The Newton direction, and what it does to the outputs."""
+        small = min(self.jacobian.shape)
+        if self.jacobian.matrix is not None and small * self.jacobian.matrix.numel() <= _DIRECT:
+            system = shift(self._curvature(point.outputs), precision)
+            direction = -solve(system, gradient.unsqueeze(1)).squeeze(1)
+        else:
+            direction = -conjugate_gradients(
+                self.product(point.outputs, precision),
+                gradient.unsqueeze(1),
+                preconditioner=preconditioner,
+                tolerance=1e-3,
+                iterations=iterations,
+            ).value.squeeze(1)
+        return direction, (self.jacobian @ direction).reshape(self.outputs.shape)
+
+    def product(self, outputs: Tensor, precision: Float[Tensor, " p"]) -> FromFunctions:
+        """``H + Λ`` as products: ``v ↦ Jᵀ B J v + Λ v``, with ``B`` at some outputs."""
+        root = self._root(outputs)
+
+        def multiply(x: Tensor) -> Tensor:
+            rows = self.jacobian.matmat(x)  # nc k
+            weighted = _through_root(
+                root,
+                _through_root(root, rows, self.outputs, transpose=True),
+                self.outputs,
+                transpose=False,
+            )
+            return self.jacobian.pull(weighted) + precision.unsqueeze(1) * x
+
+        size = self.layout.size
+        return FromFunctions((size, size), multiply, multiply)
+
+    def _curvature(self, outputs: Tensor) -> LinearOperator:
+        """The exact ``H = Jᵀ B J`` from the kept Jacobian, over weights or over outputs."""
+        matrix = self.jacobian.matrix
+        if matrix is None:
+            raise CosetError(
+                f"got a tangent model of {self.jacobian.shape[0]:,} outputs and "
+                f"{self.jacobian.shape[1]:,} weights, too large for exact linear algebra",
+                "needed a Jacobian that fits the memory",
+                "use fewer data or Laplace(curvature=KFAC())",
+            )
+        rows = _through_root(self._root(outputs), matrix, self.outputs, transpose=True)
+        if rows.shape[0] < rows.shape[1]:
+            return LowRankPlusDiagonal(rows.new_zeros(rows.shape[1]), rows.mT)
+        return Dense(rows.mT @ rows)
+
+    def _root(self, outputs: Tensor) -> Tensor:
+        return self.likelihood.hessian_root(outputs)
+
+    def _slope(self, outputs: Tensor) -> Tensor:
+        """Gradient of the negative log-likelihood in the outputs."""
+        leaf = outputs.detach().requires_grad_()
+        with torch.enable_grad():
+            value = -self.likelihood.log_prob(leaf, self.targets).sum()
+        return torch.autograd.grad(value, leaf)[0]
+
+    def _length(self, point: Point, direction: Tensor, change: Tensor, precision: Tensor) -> float:
+        """The minimum along a direction, by Newton's method on one number."""
+        quadratic = float((precision * direction.square()).sum())
+        linear = float((precision * direction * point.flat).sum())
+        length = 1.0
+        for _ in range(20):
+            outputs = point.outputs + length * change
+            slope = float((self._slope(outputs) * change).sum()) + linear + length * quadratic
+            rows = _through_root(
+                self._root(outputs), change.reshape(-1, 1), self.outputs, transpose=True
+            )
+            curvature = float(rows.square().sum()) + quadratic
+            step = slope / max(curvature, 1e-300)
+            length = min(max(length - step, length / 4), 2 * length + 1)
+            if abs(step) <= 1e-8 * max(1.0, length):
+                break
+        return length
+
+    def _flat(self, precision: Precision) -> Float[Tensor, " p"]:
+        like = self.layout.flatten(self.weights)
+        if isinstance(precision, Tensor) and precision.shape == like.shape:
+            return precision.to(like)
+        prior = precision if isinstance(precision, GaussianPrior) else GaussianPrior(precision)
+        flat = prior.flat(self.layout, like)
+        if not bool((flat > 0).all()):
+            raise CosetError("got a prior precision of zero", "needed positive precisions")
+        return flat
+
+
+def _through_root(
+    root: Tensor, rows: Float[Tensor, "nc k"], outputs: Tensor, *, transpose: bool
+) -> Float[Tensor, "nr k"]:
+    """``Rᵀ`` or ``R`` times rows that are ordered as the flat outputs ``n c pixels``."""
+    count, pixels = len(outputs), tuple(outputs.shape[2:])
+    last = outputs.shape[1] if transpose else root.shape[-1]
+    blocks = rows.reshape(count, last, *pixels, -1).movedim(1, -2)  # n pixels c k
+    product = (root.mT if transpose else root) @ blocks
+    return product.movedim(-2, 1).reshape(-1, rows.shape[1])
+
+
+def linearise(
+    module: nn.Module,
+    train: Data,
+    likelihood: Likelihood | None = None,
+    *,
+    subset: tuple[str, ...] = (),
+) -> Tangent:
+    """The tangent linear model of a trained module.
+
+    Args:
+        module: The network; evaluation mode is used, and it is not changed.
+        train: A pair ``(inputs, targets)``, a ``Dataset`` or a ``DataLoader``.
+        likelihood: Classes unless told otherwise.
+        subset: Shell patterns of the parameters to include; all without.
+
+    >>> from coset import GaussianNoise
+    >>> net = nn.Linear(1, 1, bias=False)
+    >>> data = torch.ones(1, 1), torch.ones(1, 1)
+    >>> tangent = linearise(net, data, GaussianNoise(1.0))
+    >>> tangent.mode(1.0)["weight"]  # least squares with weight 1 on 1 and weight 1 on 0
+    tensor([[0.5000]])
+    """
+    network = functionalise(module)
+    chosen = likelihood or Categorical()
+    problem = Problem(network, chosen, GaussianPrior(), as_batches(train))
+    problem.check()
+    layout = network.layout.select(*subset) if subset else network.layout
+    return tangent_of(problem, network.weights, layout)
+
+
+@torch.no_grad()
+def tangent_of(problem: Problem, weights: Weights, layout: Layout) -> Tangent:
+    """The tangent model of a problem at some weights."""
+    pairs = [(problem.network.apply(weights, x), y) for x, y in problem.train]
+    outputs = torch.cat([found for found, _ in pairs])
+    targets = torch.cat([found for _, found in pairs])
+    jacobian = Jacobian.of(problem, weights, layout, outputs)
+    return Tangent(problem, weights, layout, jacobian, outputs, targets)

@@ -1,0 +1,168 @@
+"""Which weights share a prior precision.
+
+Weights whose scale a normalisation divides out have no scale of their own, so no common precision
+can be right for them: each such filter, channel group or layer gets its own (Antorán et al. 2022).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from coset.bayes.prior import GaussianPrior
+from coset.bayes.problem import Problem
+from coset.errors import CosetError
+from coset.symmetry.discover import discover
+from coset.symmetry.elements import ScaleInvariance
+from coset.weights.layout import Layout
+from coset.weights.network import Inputs, Network
+
+Grouping = Literal["single", "layer", "normalised"]
+
+_ROW_MEMORY = 1 << 29
+"""Bytes that the row blocks of one layer may take; larger layers get one precision."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """A number for every weight: the group whose precision it has.
+
+    Attributes:
+        layout: The weights.
+        labels: The group of each.
+        names: What each group covers.
+        notes: What a reader should know of the choice.
+    """
+
+    layout: Layout
+    labels: Int[Tensor, " p"]
+    names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def prior(
+        self, precision: Float[Tensor, " g"], given: Mapping[str, float | Tensor]
+    ) -> GaussianPrior:
+        """The precisions by tensor, each in the smallest shape that broadcasts."""
+        flat = precision[self.labels]
+        tables: dict[str, float | Tensor] = {
+            name: _compact(torch.as_tensor(value)) for name, value in given.items()
+        }
+        for name, tensor in self.layout.unflatten(flat).items():
+            tables[name] = _compact(tensor)
+        return GaussianPrior(tables)
+
+
+def _compact(tensor: Tensor) -> float | Tensor:
+    for axis in range(tensor.dim()):
+        first = tensor.narrow(axis, 0, 1)
+        if bool((tensor == first).all()):
+            tensor = first
+    return float(tensor) if tensor.numel() == 1 else tensor.clone()
+
+
+def group_weights(problem: Problem, layout: Layout, grouping: Grouping, *, rows: bool) -> Groups:
+    """Groups of the weights of a layout.
+
+    Args:
+        problem: Whose network and first example the normalised groups are found with.
+        layout: The weights.
+        grouping: ``"single"``: one for all; ``"layer"``: weights and bias of each layer;
+            ``"normalised"``: each scale that a norm divides out, and one for everything else.
+        rows: Whether the curvature can only tell rows apart (Kronecker products).
+    """
+    if grouping == "single":
+        return Groups(layout, torch.zeros(layout.size, dtype=torch.long), ("all weights",))
+    if grouping == "layer":
+        return _by_layer(layout)
+    if grouping != "normalised":
+        raise CosetError(f"got the groups {grouping!r}", "needed 'single', 'layer' or 'normalised'")
+    first, _ = next(iter(problem.train))
+    try:
+        found = invariances(problem.network, first[:2])
+    except CosetError as error:
+        single = group_weights(problem, layout, "single", rows=rows)
+        note = f"one precision for all weights: the symmetries were not found ({error})"
+        return Groups(layout, single.labels, single.names, (note,))
+    return _by_invariance(layout, found, rows)
+
+
+def _by_layer(layout: Layout) -> Groups:
+    layers: dict[str, int] = {}
+    labels = []
+    for name, size in zip(layout.names, layout.sizes, strict=True):
+        layer = name.rpartition(".")[0]
+        number = layers.setdefault(layer, len(layers))
+        labels.append(torch.full((size,), number, dtype=torch.long))
+    return Groups(layout, torch.cat(labels), tuple(layers))
+
+
+def _by_invariance(layout: Layout, found: tuple[ScaleInvariance, ...], rows: bool) -> Groups:
+    shapes = dict(zip(layout.names, layout.shapes, strict=True))
+    tables = {name: torch.zeros(shape, dtype=torch.long) for name, shape in shapes.items()}
+    names, notes = ["all other weights"], []
+    for invariance in found:
+        name = invariance.tensor
+        if name not in shapes:
+            continue
+        shape, axis = shapes[name], invariance.axis
+        count = 1 if invariance.groups == "layer" else invariance.count
+        if rows and count > 1 and not _rows_fit(shape, axis):
+            notes.append(f"{name!r} has one precision, not one a {invariance.groups}")
+            count = 1
+        index = len(names) + torch.arange(shape[axis]) // (shape[axis] // count)
+        view = [1] * len(shape)
+        view[axis] = shape[axis]
+        tables[name] = index.reshape(view).expand(shape)
+        prefix = name.rpartition(".")[0]
+        bias = f"{prefix}.bias" if prefix else "bias"
+        if shapes.get(bias) == (shape[axis],):
+            tables[bias] = index  # in front of a norm a bias scales with its filter
+        names += [name if count == 1 else f"{name}[{i}]" for i in range(count)]
+    labels = torch.cat([tables[name].reshape(-1) for name in layout.names])
+    used, labels = labels.unique(return_inverse=True)
+    return Groups(layout, labels, tuple(names[i] for i in used.tolist()), tuple(notes))
+
+
+def _rows_fit(shape: tuple[int, ...], axis: int) -> bool:
+    columns = 1
+    for size in shape[1:]:
+        columns *= size
+    return axis == 0 and 8 * columns * shape[0] ** 2 <= _ROW_MEMORY
+
+
+def invariances(network: Network, example: Inputs) -> tuple[ScaleInvariance, ...]:
+    """The scales that normalisations divide out."""
+    network.apply(network.weights, example)  # copies made at the first call are not traced
+    return discover(_Shell(network), example).invariances
+
+
+class _Shell(nn.Module):
+    """A network of pure functions as a module again, with the same names."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self._apply_network = network.apply
+        self._names = tuple(network.weights)
+        parameters = set(network.layout.names)
+        for name, tensor in network.weights.items():
+            owner: nn.Module = self
+            *path, last = name.split(".")
+            for part in path:
+                if part not in owner._modules:
+                    owner.add_module(part, nn.Module())
+                owner = owner.get_submodule(part)
+            if name in parameters:
+                owner.register_parameter(last, nn.Parameter(tensor, requires_grad=False))
+            else:
+                owner.register_buffer(last, tensor)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """The network at the module's own weights."""
+        given = {}
+        for name in self._names:
+            prefix, _, last = name.rpartition(".")
+            given[name] = getattr(self.get_submodule(prefix), last)
+        return self._apply_network(given, inputs)

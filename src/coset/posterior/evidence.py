@@ -1,0 +1,187 @@
+"""Evidence of a Gaussian approximation as a function of the prior's precisions.
+
+With the curvature ``H`` and one precision ``λ_g`` for each group of weights,
+``log p(y) ≈ log p(y | θ) - ½ Σ λ_g |θ_g|² - ½ log det(I + Λ⁻¹ H)``.  Where a group covers whole
+blocks only eigenvalues are needed: ``log det = Σ log(1 + h/λ)`` and the effective number of weights
+is ``γ_g = Σ h/(h + λ)`` (MacKay 1992).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from coset.linalg import (
+    BlockDiagonal,
+    Dense,
+    Diagonal,
+    Kronecker,
+    LinearOperator,
+    LowRankPlusDiagonal,
+    diagonal,
+    inverse,
+    logdet,
+    scale,
+    shift,
+)
+
+_SPAN = 1e8
+"""How far a precision may lie above or below the mean curvature of its group."""
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Eigenvalues by group, and operators that groups cut across.
+
+    Attributes:
+        values: Eigenvalues of the parts on which the precision is constant.
+        labels: The group of each.
+        rest: Other parts, each with the group of its coordinates.
+        sizes: Number of weights of each group.
+
+    >>> spectrum = spectrum_of(Diagonal(torch.tensor([1.0, 3.0])), torch.tensor([0, 0]), 1)
+    >>> spectrum.effective(torch.tensor([1.0], dtype=torch.float64))  # 1/2 + 3/4
+    tensor([1.2500], dtype=torch.float64)
+    """
+
+    values: Float[Tensor, " k"]
+    labels: Int[Tensor, " k"]
+    rest: tuple[tuple[LinearOperator, Int[Tensor, " q"]], ...]
+    sizes: Float[Tensor, " g"]
+
+    def scaled(self, factor: float) -> "Spectrum":
+        """The spectrum of ``factor · H``: another noise precision."""
+        rest = tuple((scale(operator, factor), labels) for operator, labels in self.rest)
+        return Spectrum(self.values * factor, self.labels, rest, self.sizes)
+
+    def half_logdet(self, precision: Float[Tensor, " g"]) -> Float[Tensor, ""]:
+        """``½ log det(I + Λ⁻¹ H)``."""
+        total = torch.log1p(self.values / precision[self.labels]).sum()
+        for operator, labels in self.rest:
+            flat = precision[labels]
+            total = total + logdet(shift(operator, flat)) - flat.log().sum()
+        return total / 2
+
+    def effective(self, precision: Float[Tensor, " g"]) -> Float[Tensor, " g"]:
+        """Effective number of weights of each group, ``γ_g = D_g - λ_g tr Σ_gg``."""
+        gamma = torch.zeros_like(precision)
+        gamma.index_add_(0, self.labels, self.values / (self.values + precision[self.labels]))
+        for operator, labels in self.rest:
+            flat = precision[labels]
+            kept = 1 - flat * diagonal(inverse(shift(operator, flat)))
+            gamma.index_add_(0, labels, kept)
+        return gamma
+
+    def traces(self) -> Float[Tensor, " g"]:
+        """``tr H_gg``."""
+        total = torch.zeros_like(self.sizes)
+        total.index_add_(0, self.labels, self.values)
+        for operator, labels in self.rest:
+            total.index_add_(0, labels, diagonal(operator))
+        return total
+
+    def slopes(self, precision: Float[Tensor, " g"]) -> Float[Tensor, " g"]:
+        """``dγ/d log λ`` of the part given by eigenvalues: ``-Σ h λ / (h + λ)²``."""
+        flat = precision[self.labels]
+        slope = torch.zeros_like(precision)
+        return slope.index_add_(0, self.labels, -self.values * flat / (self.values + flat).square())
+
+
+def spectrum_of(operator: LinearOperator, labels: Int[Tensor, " p"], groups: int) -> Spectrum:
+    """Prepares a curvature for many evaluations with different precisions."""
+    sizes = torch.bincount(labels, minlength=groups).double()
+    values: list[Tensor] = []
+    owners: list[Tensor] = []
+    rest: list[tuple[LinearOperator, Tensor]] = []
+    for part, own in _parts(operator, labels):
+        constant = bool((own == own[0]).all())
+        found = _eigenvalues(part) if constant else None
+        if isinstance(part, Diagonal):
+            values.append(part.entries.double())
+            owners.append(own)
+        elif found is not None:
+            values.append(found.double().flatten())
+            owners.append(own[:1].expand(found.numel()))
+        else:
+            rest.append((part, own))
+    empty = torch.zeros(0, dtype=torch.float64, device=labels.device)
+    return Spectrum(
+        torch.cat([empty, *values]).clamp_min(0),
+        torch.cat([labels[:0], *owners]),
+        tuple(rest),
+        sizes,
+    )
+
+
+def _parts(operator: LinearOperator, labels: Tensor) -> list[tuple[LinearOperator, Tensor]]:
+    if isinstance(operator, BlockDiagonal):
+        own = labels[operator.order].split(operator.sizes)
+        return list(zip(operator.blocks, own, strict=True))
+    return [(operator, labels)]
+
+
+def _eigenvalues(operator: LinearOperator) -> Tensor | None:
+    """Eigenvalues other than zero, where they are at hand or cheap."""
+    if isinstance(operator, Kronecker):
+        return operator.table
+    matrix = None
+    if isinstance(operator, Dense):
+        matrix = operator.matrix
+    elif isinstance(operator, LowRankPlusDiagonal) and not bool(operator.entries.any()):
+        matrix = operator.factor.mT @ operator.factor
+    values: Tensor | None = None if matrix is None else torch.linalg.eigvalsh(matrix)
+    return values
+
+
+def best_precision(
+    spectrum: Spectrum,
+    norms: Float[Tensor, " g"],
+    start: Float[Tensor, " g"],
+    *,
+    tolerance: float = 1e-6,
+    sweeps: int = 200,
+) -> Float[Tensor, " g"]:
+    """The precisions at which ``γ_g = λ_g |θ_g|²``, for fixed ``θ`` and ``H``.
+
+    Newton's method on ``log λ`` where the groups are given by eigenvalues, which is monotone and
+    safeguarded; MacKay's fixed point ``λ ← γ / |θ|²`` where they cut across operators.
+
+    Args:
+        spectrum: The curvature.
+        norms: ``|θ_g|²``.
+        start: First guess; it is also the answer for a group without curvature.
+        tolerance: Largest last change of a ``log λ``.
+        sweeps: At most so many.
+    """
+    low, high = bounds(spectrum)
+    alive = high > 0
+    precision = torch.where(alive, start.clamp(low, high.clamp_min(1e-300)), start)
+    for _ in range(sweeps):
+        gamma = spectrum.effective(precision)
+        fixed = gamma / norms.clamp_min(1e-300)
+        if spectrum.rest:
+            fresh = fixed
+        else:
+            gap = gamma - precision * norms
+            slope = spectrum.slopes(precision) - precision * norms
+            step = (-gap / slope.clamp_max(-1e-300)).clamp(-3, 3)
+            fresh = precision * step.exp()
+        fresh = torch.where(alive, fresh.clamp(low, high.clamp_min(1e-300)), start)
+        change = float((fresh / precision).log().abs().max())
+        precision = fresh
+        if change < tolerance:
+            break
+    return precision
+
+
+def bounds(spectrum: Spectrum) -> tuple[Float[Tensor, " g"], Float[Tensor, " g"]]:
+    """The least and largest precisions: relative to the mean curvature, so that they scale too."""
+    mean = spectrum.traces() / spectrum.sizes.clamp_min(1)
+    return mean / _SPAN, mean * _SPAN
+
+
+def switched_off(spectrum: Spectrum, precision: Float[Tensor, " g"]) -> list[int]:
+    """Groups of which the data determine less than a hundredth of one weight."""
+    gamma = spectrum.effective(precision)
+    return [group for group, found in enumerate(gamma.tolist()) if found < 0.01]

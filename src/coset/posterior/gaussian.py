@@ -1,0 +1,59 @@
+"""Gaussian posteriors over some tensors of a network, with a structured covariance."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from coset.errors import CosetError
+from coset.linalg import LinearOperator, root
+from coset.posterior.families import FitReport
+from coset.vocabulary import Weights
+from coset.weights.layout import Layout
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """``N(mean, covariance)`` over the tensors of ``mean``; the network keeps its others.
+
+    Attributes:
+        mean: One value for each covered tensor.
+        covariance: An operator over the flat vector of them.
+        layers: The tensors of each block of a block-diagonal covariance.
+        report: What the fit found out.
+
+    >>> from coset.linalg import Diagonal
+    >>> posterior = Gaussian({"w": torch.zeros(2)}, Diagonal(torch.tensor([1.0, 4.0])))
+    >>> posterior.sample(3, generator=torch.Generator().manual_seed(0))["w"].shape
+    torch.Size([3, 2])
+    """
+
+    mean: Weights
+    covariance: LinearOperator
+    layers: tuple[tuple[str, ...], ...] = ()
+    report: FitReport = FitReport()
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The covered tensors."""
+        return Layout.of(self.mean)
+
+    @cached_property
+    def _root(self) -> LinearOperator:
+        return root(self.covariance)
+
+    def sample(self, draws: int, *, generator: torch.Generator) -> Weights:
+        """A stack of ``draws`` members, of the covered tensors only."""
+        if draws < 1:
+            raise CosetError(f"got {draws} draws", "needed at least one")
+        centre = self.layout.flatten(self.mean)
+        noise = torch.randn(
+            draws,
+            self._root.shape[1],
+            generator=generator,
+            dtype=centre.dtype,
+            device=generator.device,
+        ).to(centre.device)
+        deviations: Tensor = self._root.matmat(noise.mT)
+        return self.layout.unflatten(centre + deviations.mT)
