@@ -6,8 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from coset import CosetError, Site, discover, symmetry_error, weights_of
-from coset.symmetry.by_hand import PermutationByHand, ScalingByHand, group_by_hand
+from coset import (
+    CosetError,
+    PermutationByHand,
+    ScalingByHand,
+    Site,
+    discover,
+    symmetry_error,
+    weights_of,
+)
+from coset.symmetry.by_hand import group_by_hand
 from coset.symmetry.runner import module_runner
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from coset.errors import CosetError
 from coset.symmetry.action import region
-from coset.symmetry.by_hand import FactorByHand, group_by_hand
+from coset.symmetry.by_hand import group_by_hand
 from coset.symmetry.check import (
     alone,
     element_error,
@@ -32,6 +32,7 @@ from coset.symmetry.reasons import axis_reasons
 from coset.symmetry.scales import Search, find_scalings
 from coset.symmetry.tracing import trace
 from coset.symmetry.walk import Structure, settle
+from coset.symmetry.written import FactorByHand
 from coset.vocabulary import Weights
 from coset.weights.network import weights_of
 
