@@ -39,13 +39,10 @@ def starting_points(problem: Problem, start: Weights | None, seeds: Sequence[int
     if start is None:
         generators = [torch.Generator().manual_seed(seed ^ _START) for seed in seeds]
         return stack([network.initialise(generator) for generator in generators])
-    if any(
-        tensor.dim() > network.weights[name].dim()
-        for name, tensor in start.items()
-        if name in network.weights
-    ):
-        pattern = stack([network.weights] * len(seeds))
-        check_fit(start, pattern, what="a stack to start from")
+    known = {name: tensor for name, tensor in start.items() if name in network.weights}
+    if any(tensor.dim() > network.weights[name].dim() for name, tensor in known.items()):
+        shapes = {n: w.expand(len(seeds), *w.shape) for n, w in network.weights.items()}
+        check_fit(start, shapes, what="a stack to start from")
         return start
     check_fit(start, network.weights, what="weights to start from")
     return {name: tensor.expand(len(seeds), *tensor.shape) for name, tensor in start.items()}
