@@ -1,13 +1,25 @@
 """Groups as text: the table, the explanation of a tensor, its refusals."""
 
+import doctest
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from tests.symmetry.cases import CASES
 from torch import nn
 
-from coset import CosetError, PermutationFactor, ScalingFactor, Site, SymmetryGroup, discover
+from coset import (
+    CosetError,
+    PermutationFactor,
+    ScalingFactor,
+    Site,
+    SymmetryGroup,
+    discover,
+    draw,
+    models,
+)
 from coset.symmetry.describe import WIDTH, nested, place, site_axes
 
 BY_NAME = {case.name: case for case in CASES}
@@ -184,3 +196,28 @@ def test_an_empty_group_is_told_too():
     group = SymmetryGroup((), shapes={"w": (2,)})
     assert "0 factors" in str(group)
     assert "no permutation factor acts on it" in group.explain("w")
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("page", ["start/symmetries.md", "concepts/symmetry.md"])
+def test_the_pages_show_what_is_printed(page):
+    text = (DOCS / page).read_text()
+    blocks = re.findall(r"```python\n(>>>.*?)```", text, re.DOTALL)
+    test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, page, page, 0)
+    told = []
+    flags = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
+    result = doctest.DocTestRunner(optionflags=flags).run(test, out=told.append)
+    assert result.attempted > 5
+    assert result.failed == 0, "".join(told)
+
+
+def test_the_picture_on_the_page_is_the_one_drawn():
+    """Written by ``draw``; when the drawing changes, write the file again."""
+    net = models.vision_transformer(
+        in_channels=1, image_size=8, patch=4, classes=3, width=8, depth=1, heads=2
+    )
+    example = torch.zeros(1, 1, 8, 8)
+    picture = draw(net, example, discover(net, example))
+    assert (DOCS / "_static" / "symmetries.svg").read_text() == picture

@@ -273,7 +273,8 @@ def _counts(group: Described) -> list[str]:
         lines.append(f"  {single} of them {verb} not in the table")
     if group.invariances:
         count = sum(found.count for found in group.invariances)
-        lines.append(f"invariances: {count} in {len(group.invariances)} tensors")
+        plural = "s" * (len(group.invariances) > 1)
+        lines.append(f"invariances: {count} in {len(group.invariances)} tensor{plural}")
     return [*lines, *_pinned(group)]
 
 
@@ -310,7 +311,7 @@ def _explained(group: Described, name: str) -> str:
         for pin in group.pinned
         if pin.tensor == name and pin.axis is None and pin.operation != "graph"
     ]
-    return "\n".join(lines)
+    return "\n".join(lines if len(lines) > 1 else [*lines, "  no axis is longer than one"])
 
 
 def _from_factors(group: Described, name: str) -> list[str]:
