@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from coset.inference.hmc import HMC as HMC
     from coset.inference.laplace import Laplace as Laplace
     from coset.inference.map_estimate import MaximumAPosteriori as MaximumAPosteriori
+    from coset.inference.mean_field import MeanField as MeanField
     from coset.inference.method import Method as Method
+    from coset.inference.monte_carlo_dropout import MCDropout as MCDropout
+    from coset.inference.multi_mode import MultiMode as MultiMode
     from coset.inference.nuts import NUTS as NUTS
     from coset.inference.optimisers import SGD as SGD
     from coset.inference.optimisers import Adam as Adam
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from coset.inference.sghmc import SGHMC as SGHMC
     from coset.inference.sgld import SGLD as SGLD
     from coset.inference.stochastic import Cyclical as Cyclical
+    from coset.inference.swag import SWAG as SWAG
     from coset.inference.tuning import ByEvidence as ByEvidence
     from coset.metrics.evaluation import evaluate as evaluate
     from coset.posterior.families import FitReport as FitReport
@@ -115,7 +119,10 @@ NAMES: dict[str, str] = {
     "HMC": "coset.inference.hmc",
     "Laplace": "coset.inference.laplace",
     "MaximumAPosteriori": "coset.inference.map_estimate",
+    "MeanField": "coset.inference.mean_field",
     "Method": "coset.inference.method",
+    "MCDropout": "coset.inference.monte_carlo_dropout",
+    "MultiMode": "coset.inference.multi_mode",
     "NUTS": "coset.inference.nuts",
     "SGD": "coset.inference.optimisers",
     "Adam": "coset.inference.optimisers",
@@ -126,6 +133,7 @@ NAMES: dict[str, str] = {
     "SGHMC": "coset.inference.sghmc",
     "SGLD": "coset.inference.sgld",
     "Cyclical": "coset.inference.stochastic",
+    "SWAG": "coset.inference.swag",
     "ByEvidence": "coset.inference.tuning",
     "evaluate": "coset.metrics.evaluation",
     "FitReport": "coset.posterior.families",

@@ -16,6 +16,9 @@ from coset.errors import CosetError
 _FIRST, _LAST, _WINDOW = 0.15, 0.1, 25
 """Shares of the warm-up without a change of mass at both ends, and steps of the first window."""
 
+_SHORT = 80
+"""Steps below which a warm-up leaves the mass alone."""
+
 
 @dataclass(frozen=True)
 class StepSize:
@@ -149,7 +152,7 @@ class Windows:
         [175, 225, 325, 900]
         """
         found, begin, length = [], self.first, _WINDOW
-        if self.last - begin < 10:
+        if self.warmup < _SHORT:  # too short to estimate a mass and then a step size for it
             return []
         while begin + length + 2 * length <= self.last:
             begin += length

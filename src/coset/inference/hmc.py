@@ -42,7 +42,7 @@ class HMC:
         max_steps: Most leapfrog steps of a trajectory.
         step_size: Of a leapfrog step; ``None``: adapted in the warm-up.
         target_acceptance: What the adaptation aims at.
-        adapt_mass: Whether the warm-up estimates a diagonal mass.
+        adapt_mass: Whether the warm-up estimates a diagonal mass, if it has 80 steps or more.
         warmup: Steps before the first that is kept.
         draws: States kept of each chain.
         thinning: Steps from one kept state to the next.

@@ -37,7 +37,7 @@ class NUTS:
         max_depth: Most doublings: a trajectory has at most ``2^max_depth`` leapfrog steps.
         step_size: Of a leapfrog step; ``None``: adapted in the warm-up.
         target_acceptance: What the adaptation aims at.
-        adapt_mass: Whether the warm-up estimates a diagonal mass.
+        adapt_mass: Whether the warm-up estimates a diagonal mass, if it has 80 steps or more.
         warmup: Steps before the first that is kept.
         draws: States kept of each chain.
         thinning: Steps from one kept state to the next.

@@ -17,7 +17,7 @@ from torch import Tensor
 from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.inference.gradients import Evaluate, Objective, choose, one_by_one
+from coset.inference.gradients import Evaluate, Objective, choose
 from coset.inference.map_estimate import MaximumAPosteriori
 from coset.inference.noise import is_learnt
 from coset.inference.planning import bytes_per_member
@@ -139,7 +139,8 @@ class FullBatch:
     @staticmethod
     def of(problem: Problem, chains: Weights) -> "FullBatch":
         """The target of ``problem`` in evaluation mode, for as many chains as the stack holds."""
-        target = _target(problem, chains, _evaluation_mode(problem.network))
+        mode = _evaluation_mode(problem.network)
+        target = _target(problem, chains, mode, problem.train.size)
         count = len(next(iter(chains.values())))
         one, two = (bytes_per_member(problem, Recipe(batch_size=size)) for size in (1, 2))
         rows = max(1, _MEMORY // max(1, (two - one) * count))
@@ -182,7 +183,8 @@ class MiniBatch:
         """The target of ``problem``; in training mode where there are batch-norm statistics."""
         network = problem.network
         mode = _without_dropout(network) if network.buffers else _evaluation_mode(network)
-        return MiniBatch(_target(problem, chains, mode), min(batch_size, problem.train.size), seed)
+        size = min(batch_size, problem.train.size)
+        return MiniBatch(_target(problem, chains, mode, size), size, seed)
 
     @property
     def steps(self) -> int:
@@ -242,11 +244,11 @@ def require_finite(energy: Tensor, gradient: Tensor, *, where: str) -> None:
     )
 
 
-def _target(problem: Problem, chains: Weights, network: Network) -> Target:
+def _target(problem: Problem, chains: Weights, network: Network, size: int) -> Target:
     objective = Objective(network, problem.likelihood.log_prob)
     count = len(next(iter(chains.values())))
     few = torch.arange(min(2, problem.train.size)).expand(count, -1)
-    evaluate = choose(objective, chains, problem.train.rows(few)) if count > 1 else one_by_one
+    evaluate = choose(objective, chains, problem.train.rows(few), size=size)
     return Target(problem, objective, evaluate)
 
 

@@ -1,7 +1,7 @@
 """Dropout lifted into the weights: masks are tensors like the others.
 
 A network with its dropouts lifted reads, beside its weights, one mask for each dropout of a pass,
-``dropout.0``, ``dropout.1``, … in the order in which they are reached.  Fixed masks make a pass a
+``dropout:0``, ``dropout:1``, … in the order in which they are reached.  Fixed masks make a pass a
 function of the weights alone, so that one draw of them is one function.
 """
 
@@ -19,7 +19,8 @@ from torch.overrides import TorchFunctionMode
 from coset.errors import CosetError
 from coset.vocabulary import Weights
 
-PREFIX = "dropout."
+PREFIX, ROWS = "dropout:", "dropout rows:"
+"""Names of masks, and of the numbers from which each row of a batch has its own."""
 
 _AXES: dict[Callable[..., Any], int | None] = {
     functional.dropout: None,
@@ -97,6 +98,8 @@ def with_masks(masks: Mapping[str, Tensor]) -> "Dropouts | nullcontext[None]":
 
     def multiply(inputs: Tensor, rate: float, whole_channels: bool) -> Tensor:
         number = next(reached)
+        if f"{ROWS}{number}" in masks:
+            return _row_by_row(inputs, rate, masks[f"{ROWS}{number}"])
         if f"{PREFIX}{number}" not in masks:
             raise CosetError(
                 f"got a pass with more than {number} dropouts",
@@ -117,13 +120,22 @@ def with_masks(masks: Mapping[str, Tensor]) -> "Dropouts | nullcontext[None]":
     return Dropouts(multiply)
 
 
+def _row_by_row(inputs: Tensor, rate: float, numbers: Tensor) -> Tensor:
+    """Drops by masks that differ from row to row; rows are independent in pairs."""
+    first, turn = numbers.unbind(0)
+    rows = torch.arange(inputs.shape[0], device=inputs.device, dtype=inputs.dtype)
+    rows = rows.view(-1, *[1] * (inputs.dim() - 1))
+    kept = (first + rows * turn).frac() >= rate
+    return inputs * kept / (1 - rate) if rate < 1 else inputs * 0
+
+
 def split_masks(weights: Weights) -> tuple[Weights, Weights]:
     """The weights proper, and the masks among them.
 
-    >>> split_masks({"w": torch.ones(1), "dropout.0": torch.ones(1)})
-    ({'w': tensor([1.])}, {'dropout.0': tensor([1.])})
+    >>> split_masks({"w": torch.ones(1), "dropout:0": torch.ones(1)})
+    ({'w': tensor([1.])}, {'dropout:0': tensor([1.])})
     """
-    masks = {name: tensor for name, tensor in weights.items() if name.startswith(PREFIX)}
+    masks = {name: tensor for name, tensor in weights.items() if name.startswith((PREFIX, ROWS))}
     return {name: tensor for name, tensor in weights.items() if name not in masks}, masks
 
 

@@ -12,6 +12,7 @@ from torch.func import functional_call
 from coset.errors import CosetError
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
+from coset.weights.masks import split_masks, with_masks
 from coset.weights.stacking import check_fit
 
 Inputs = Tensor | tuple[Tensor, ...]
@@ -26,6 +27,7 @@ class Network:
     Attributes:
         apply: ``apply(weights, inputs)`` in evaluation mode.  Partial weights override
             :attr:`weights`, so a posterior over the last layer simply returns fewer tensors.
+            Masks among them (:mod:`coset.weights.masks`) stand in for the dropouts.
         apply_training: ``apply_training(weights, inputs)`` in training mode; returns the outputs
             and the buffers after the pass (batch-norm statistics), again without side effects.
         weights: The module's own weights, detached copies.
@@ -97,7 +99,9 @@ def functionalise(module: nn.Module) -> Network:
     evaluator, trainer = _per_thread(evaluating), _per_thread(training)
 
     def apply(given: Weights, inputs: Inputs) -> Tensor:
-        return _call(evaluator(), given, inputs)
+        proper, masks = split_masks(given)
+        with with_masks(masks):
+            return _call(evaluator(), proper, inputs)
 
     def apply_training(given: Weights, inputs: Inputs) -> tuple[Tensor, Weights]:
         # functional_call writes buffer updates into the dictionary it is given

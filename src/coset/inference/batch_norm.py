@@ -1,0 +1,55 @@
+"""Batch-norm statistics for weights that were never trained, such as draws from a Gaussian."""
+
+import torch
+from torch import Tensor
+
+from coset.bayes.problem import Problem
+from coset.vocabulary import Weights
+from coset.weights.masks import dropout_off
+from coset.weights.network import Inputs, Network
+from coset.weights.stacking import stack, unstack
+
+
+@torch.no_grad()
+def refresh_statistics(problem: Problem, members: Weights) -> Weights:
+    """The members of a stack with the running statistics that the training data give them.
+
+    A statistic is the mean over batches of what the batch says, weighted by its rows.
+    """
+    network = problem.network
+    if not network.buffers:
+        return members
+    return stack([_refreshed(problem, member) for member in unstack(members)])
+
+
+def _refreshed(problem: Problem, member: Weights) -> Weights:
+    network = problem.network
+    zeros = {name: torch.zeros_like(member[name]) for name in network.buffers}
+    totals, rows = dict(zeros), 0
+    for inputs, targets in problem.train:
+        after = _pass(network, {**member, **zeros}, inputs)
+        totals = {name: totals[name] + after[name] * len(targets) for name in totals}
+        rows += len(targets)
+    ones = {name: torch.ones_like(member[name]) for name in network.buffers}
+    inputs, _ = next(iter(problem.train))
+    from_ones = _pass(network, {**member, **ones}, inputs)
+    from_zeros = _pass(network, {**member, **zeros}, inputs)
+    return member | {
+        name: _solve(member[name], totals[name] / rows, from_ones[name] - from_zeros[name])
+        for name in network.buffers
+    }
+
+
+def _solve(before: Tensor, mean: Tensor, kept: Tensor) -> Tensor:
+    """The batch's statistic ``b`` from ``after = kept · before + (1 - kept) b`` at ``before = 0``.
+
+    A buffer that a pass leaves alone (``kept = 1``) stays what it was.
+    """
+    momentum = 1 - kept
+    alone = momentum.abs() < 1e-6
+    return torch.where(alone, before, mean / torch.where(alone, 1.0, momentum))
+
+
+def _pass(network: Network, weights: Weights, inputs: Inputs) -> Weights:
+    with dropout_off():
+        return network.apply_training(weights, inputs)[1]

@@ -1,0 +1,153 @@
+"""Mixtures of posteriors from independent beginnings (Wilson and Izmailov 2020)."""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from coset.bayes.likelihood import GaussianNoise
+from coset.bayes.problem import Problem
+from coset.errors import CosetError
+from coset.inference.members import member_seeds, starting_points
+from coset.inference.method import Method
+from coset.posterior.families import FitReport, Mixture, Posterior
+from coset.vocabulary import Progress, Weights
+from coset.weights.stacking import unstack
+
+
+@runtime_checkable
+class ManyAtOnce(Protocol):
+    """A method that fits several posteriors side by side."""
+
+    def fit_many(
+        self,
+        problem: Problem,
+        modes: int,
+        *,
+        start: Weights | None = None,
+        generator: torch.Generator,
+        progress: Progress | None = None,
+    ) -> tuple[Posterior, ...]:
+        """Several posteriors from different beginnings."""
+        ...
+
+
+@dataclass(frozen=True)
+class MultiMode:
+    """Fits a method several times from different weights: Multi-SWAG, Multi-Laplace and so on.
+
+    The posterior is the mixture ``Σ_k w_k q_k`` with equal weights, or with ``w_k`` in proportion
+    to the evidence that each component reports.
+
+    Attributes:
+        inner: The method.
+        modes: How many times.
+        by_evidence: Whether components weigh by their evidence (Laplace) or its bound (MeanField).
+    """
+
+    inner: Method
+    modes: int = 5
+    by_evidence: bool = False
+
+    def __post_init__(self) -> None:
+        if self.modes < 1:
+            raise CosetError(f"got {self.modes} modes", "needed at least one")
+
+    def fit(
+        self,
+        problem: Problem,
+        *,
+        start: Weights | None = None,
+        generator: torch.Generator,
+        progress: Progress | None = None,
+    ) -> Mixture:
+        """Fits all components.
+
+        Args:
+            problem: What to fit.
+            start: A stack with the beginning of each mode, or ``None``: fresh weights for each.
+            generator: Seeds each mode in turn.
+            progress: Told how far the fits are.
+        """
+        if isinstance(self.inner, ManyAtOnce):
+            parts = self.inner.fit_many(
+                problem, self.modes, start=start, generator=generator, progress=progress
+            )
+        else:
+            parts = self._in_turn(problem, start, generator, progress)
+        return Mixture(parts, self._weighting(parts), _report(parts))
+
+    def _in_turn(
+        self,
+        problem: Problem,
+        start: Weights | None,
+        generator: torch.Generator,
+        progress: Progress | None,
+    ) -> tuple[Posterior, ...]:
+        seeds = member_seeds(self.modes, generator)
+        starts = self._starts(problem, start, seeds)
+        parts = []
+        for number, (seed, own) in enumerate(zip(seeds, starts, strict=True)):
+            if progress is not None:
+                progress(number / self.modes, f"mode {number + 1} of {self.modes}")
+            child = torch.Generator().manual_seed(seed)
+            parts.append(self.inner.fit(problem, start=own, generator=child))
+        return tuple(parts)
+
+    def _starts(
+        self, problem: Problem, start: Weights | None, seeds: list[int]
+    ) -> list[Weights | None]:
+        if start is None:
+            return [None] * self.modes
+        return [*unstack(starting_points(problem, start, seeds))]
+
+    def _weighting(self, parts: tuple[Posterior, ...]) -> torch.Tensor | None:
+        if not self.by_evidence:
+            return None
+        found = [_evidence(part.report) for part in parts]
+        if any(value is None for value in found):
+            raise CosetError(
+                f"got components without an evidence from {type(self.inner).__name__}",
+                "needed a log-evidence of each to weigh by it",
+                "use by_evidence=False",
+            )
+        return torch.tensor(found, dtype=torch.float64)
+
+
+def _evidence(report: FitReport) -> float | None:
+    if report.log_evidence is not None:
+        return report.log_evidence
+    return report.diagnostics.get("evidence_bound")
+
+
+def _report(parts: tuple[Posterior, ...]) -> FitReport:
+    """Means of the components' numbers, and all their warnings."""
+    reports = [part.report for part in parts]
+    shared = set.intersection(*(set(report.diagnostics) for report in reports))
+    diagnostics = {
+        name: sum(report.diagnostics[name] for report in reports) / len(reports)
+        for name in sorted(shared)
+    }
+    warnings = tuple(
+        f"mode {number}: {warning}"
+        for number, report in enumerate(reports)
+        for warning in report.warnings
+    )
+    priors = {id(report.prior): report.prior for report in reports}
+    return FitReport(
+        likelihood=_noise(reports),
+        prior=next(iter(priors.values())) if len(priors) == 1 else None,
+        diagnostics=diagnostics,
+        warnings=warnings,
+    )
+
+
+def _noise(reports: list[FitReport]) -> GaussianNoise | None:
+    """Noise whose variance is the mean of the components'."""
+    found = [report.likelihood for report in reports]
+    variances = [
+        float(torch.as_tensor(noise.std).square().mean())
+        for noise in found
+        if isinstance(noise, GaussianNoise) and noise.std is not None
+    ]
+    return GaussianNoise((sum(variances) / len(variances)) ** 0.5) if variances else None

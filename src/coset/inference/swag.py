@@ -1,0 +1,196 @@
+"""SWA-Gaussian (Maddox, Garipov, Izmailov, Vetrov and Wilson 2019)."""
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coset.bayes.problem import Problem
+from coset.errors import CosetError
+from coset.inference.adaptation import Moments
+from coset.inference.batch_norm import refresh_statistics
+from coset.inference.map_estimate import MaximumAPosteriori
+from coset.inference.members import member_seeds, report_of, starting_points
+from coset.inference.optimisers import SGD
+from coset.inference.recipe import Recipe
+from coset.inference.schedules import Constant
+from coset.inference.step_sizes import largest_curvature
+from coset.inference.targets import FullBatch
+from coset.inference.training import Trained, TrainingState, train_stack
+from coset.posterior.families import FitReport, Posterior, Samples
+from coset.posterior.low_rank import LowRankGaussian
+from coset.vocabulary import Progress, Weights
+from coset.weights.stacking import unstack
+
+_SECOND = 0x1F83D9ABFB41BD6B  # sets the data order of the collection apart from the training's
+
+
+@dataclass(frozen=True)
+class SWAG:
+    """A Gaussian around the mean of SGD's iterates, with the shape of their cloud.
+
+    After a training, SGD goes on at a constant rate, and its weights at the end of each epoch give
+    a mean ``w̄``, variances ``σ²`` and, from the last ``K`` epochs, columns ``D = w_i - w̄_i``.  A
+    draw is ``w̄ + √s σ ⊙ ε + √(s / (K - 1)) D z`` (eq. 1 with ``s = ½``), with one noise vector
+    ``z`` for all tensors and ``K`` the number of columns that are stored.
+
+    Batch-norm statistics of each draw are taken from the training data anew.  That needs the data,
+    so for a network with such statistics the posterior is a set of ``members`` draws.
+
+    Attributes:
+        rank: Columns kept, ``K``; zero for a diagonal Gaussian, whose variance is then whole.
+        scale: ``s``.
+        base: The training before.
+        epochs: Epochs collected; ``None``: twice the rank, and at least 20.
+        learning_rate: Constant rate of the collection; ``None``: the inverse of the largest
+            curvature of the mean loss, times one minus the momentum.
+        momentum: Momentum of the collection.
+        members: Draws kept where there are batch-norm statistics.
+    """
+
+    rank: int = 20
+    scale: float = 0.5
+    base: MaximumAPosteriori = field(default_factory=MaximumAPosteriori)
+    epochs: int | None = None
+    learning_rate: float | None = None
+    momentum: float = 0.9
+    members: int = 32
+
+    def __post_init__(self) -> None:
+        if self.rank < 0 or self.rank == 1 or self.members < 1 or not self.scale > 0:
+            raise CosetError(
+                f"got a rank of {self.rank}, {self.members} members and a scale of {self.scale}",
+                "needed a rank of 0 or at least 2, a member, and a positive scale",
+            )
+        if self.collected < max(self.rank, 2):
+            raise CosetError(
+                f"got {self.epochs} epochs for a rank of {self.rank}",
+                "needed at least as many epochs as the rank, and two: each gives one column",
+                "collect longer, or lower the rank",
+            )
+        _ = SGD(self.learning_rate or 1.0, self.momentum)  # refuses bad ones
+
+    @property
+    def collected(self) -> int:
+        """Epochs collected."""
+        return max(2 * self.rank, 20) if self.epochs is None else self.epochs
+
+    def fit(
+        self,
+        problem: Problem,
+        *,
+        start: Weights | None = None,
+        generator: torch.Generator,
+        progress: Progress | None = None,
+    ) -> Posterior:
+        """Trains from ``start``, or from fresh weights, and collects.
+
+        Raises:
+            CosetError: If data or weights do not fit the network, or a loss stops being finite.
+        """
+        (only,) = self.fit_many(problem, 1, start=start, generator=generator, progress=progress)
+        return only
+
+    def fit_many(
+        self,
+        problem: Problem,
+        modes: int,
+        *,
+        start: Weights | None = None,
+        generator: torch.Generator,
+        progress: Progress | None = None,
+    ) -> tuple[Posterior, ...]:
+        """Several posteriors from different beginnings, trained side by side as one stack."""
+        seeds = member_seeds(modes, generator)
+        starts = starting_points(problem, start, seeds)
+        first, second = _phases(progress)
+        trained = train_stack(problem, starts, self.base.recipe, seeds, progress=first)
+        rate = self.learning_rate or self._rate(problem, trained, generator)
+        # batches of at most an eighth of the data: without gradient noise there is no cloud
+        batch = min(self.base.batch_size, max(1, problem.train.size // 8))
+        recipe = Recipe(SGD(rate, self.momentum), Constant(), self.collected, batch)
+        iterates = _Iterates(problem, self.rank)
+        again = train_stack(
+            problem,
+            trained.weights,
+            recipe,
+            [seed ^ _SECOND for seed in seeds],
+            progress=second,
+            on_epoch=iterates.collect,
+        )
+        report = report_of(again)
+        report = replace(report, diagnostics={**report.diagnostics, "learning_rate": rate})
+        return tuple(
+            self._posterior(problem, iterates, member, row, report, generator)
+            for row, member in enumerate(unstack(again.weights))
+        )
+
+    def _rate(self, problem: Problem, trained: Trained, generator: torch.Generator) -> float:
+        known = report_of(trained).likelihood
+        exact = FullBatch.of(
+            problem if known is None else problem.with_likelihood(known), trained.weights
+        )
+        positions, buffers = exact.target.split(trained.weights)
+        curvature = largest_curvature(exact, positions, buffers, generator=generator)
+        return (1 - self.momentum) * problem.train.size / curvature
+
+    def _posterior(
+        self,
+        problem: Problem,
+        iterates: "_Iterates",
+        member: Weights,
+        row: int,
+        report: FitReport,
+        generator: torch.Generator,
+    ) -> Posterior:
+        layout, moments = problem.network.layout, iterates.moments
+        variance = moments.squares[row] / moments.count
+        scale = self.scale if self.rank else 1.0
+        columns = {}
+        if self.rank:
+            stored = torch.stack([column[row] for column in iterates.columns])
+            columns = layout.unflatten(stored * (scale / (len(stored) - 1)) ** 0.5)
+        fixed = {name: member[name] for name in problem.network.buffers}
+        gaussian = LowRankGaussian(
+            layout.unflatten(moments.mean[row]),
+            layout.unflatten((scale * variance).sqrt()),
+            columns,
+            fixed,
+            report,
+        )
+        if not fixed:
+            return gaussian
+        drawn = gaussian.sample(self.members, generator=generator)
+        return Samples(refresh_statistics(problem, drawn), report=report)
+
+
+class _Iterates:
+    """Running moments of the iterates, and the last columns."""
+
+    def __init__(self, problem: Problem, rank: int) -> None:
+        self._layout = problem.network.layout
+        self._rank = rank
+        like = self._layout.flatten(problem.network.weights)
+        self.moments = Moments.none(like.unsqueeze(0))
+        self.columns: list[Float[Tensor, "m p"]] = []
+
+    def collect(self, state: TrainingState) -> None:
+        """Takes in the weights at the end of an epoch."""
+        flat = self._layout.flatten(state.weights).detach()
+        if not int(self.moments.count):
+            self.moments = Moments.none(flat)
+        self.moments = self.moments.including(flat)
+        self.columns.append(flat - self.moments.mean)
+        if len(self.columns) > self._rank:
+            del self.columns[0]
+
+
+def _phases(progress: Progress | None) -> tuple[Progress | None, Progress | None]:
+    """Reports of the training as the first half, of the collection as the second."""
+    if progress is None:
+        return None, None
+    return (
+        lambda done, line: progress(done / 2, f"training: {line}"),
+        lambda done, line: progress(0.5 + done / 2, f"collecting: {line}"),
+    )

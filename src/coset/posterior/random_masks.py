@@ -1,0 +1,60 @@
+"""Dropout as a posterior: the same weights under random masks."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from coset.errors import CosetError
+from coset.posterior.families import FitReport
+from coset.vocabulary import Weights
+from coset.weights.layout import Layout
+from coset.weights.masks import PREFIX, ROWS, DropoutSite
+
+
+@dataclass(frozen=True)
+class RandomMasks:
+    """One setting of the weights, and a mask for every dropout in a draw.
+
+    A draw holds the weights and, under the names ``dropout:0``, ``dropout:1``, …, masks of zeros
+    and ``1 / (1 - rate)``; the network multiplies by them where it would drop.  So one draw is one
+    function, the same for all inputs.  With ``per_example`` a draw holds instead two uniform
+    numbers ``u, a`` for each unit, and row ``i`` of a batch keeps it if ``frac(u + i a) ≥ rate``:
+    independent for any two rows, as in the classic form.
+
+    Attributes:
+        weights: The weights.
+        sites: Rate and shape of each dropout of a pass.
+        per_example: Whether rows of a batch have masks of their own.
+        report: What the fit found out.
+    """
+
+    weights: Weights
+    sites: tuple[DropoutSite, ...]
+    per_example: bool = False
+    report: FitReport = FitReport()
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The weights, without the masks."""
+        return Layout.of(self.weights)
+
+    def sample(self, draws: int, *, generator: torch.Generator) -> Weights:
+        """A stack of ``draws`` members, with their masks."""
+        if draws < 1:
+            raise CosetError(f"got {draws} draws", "needed at least one")
+        like = next(iter(self.weights.values()))
+        drawn = {name: tensor.expand(draws, *tensor.shape) for name, tensor in self.weights.items()}
+        for number, site in enumerate(self.sites):
+            if self.per_example:
+                drawn[f"{ROWS}{number}"] = _uniform(like, (draws, 2, *site.shape), generator)
+            else:
+                kept = _uniform(like, (draws, *site.shape), generator) >= site.rate
+                scale = 0.0 if site.rate >= 1 else 1 / (1 - site.rate)
+                drawn[f"{PREFIX}{number}"] = kept.to(like.dtype) * scale
+        return drawn
+
+
+def _uniform(like: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.rand(shape, dtype=like.dtype, device=like.device, generator=generator)

@@ -1,0 +1,132 @@
+"""Every method: shapes, layout, bitwise determinism, vmap, files; the module stays as it was."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.func import vmap
+
+import coset
+from coset import (
+    HMC,
+    NUTS,
+    SGHMC,
+    SGLD,
+    SWAG,
+    CosetError,
+    DeepEnsemble,
+    MaximumAPosteriori,
+    MCDropout,
+    MeanField,
+    MultiMode,
+)
+
+BASE = MaximumAPosteriori(epochs=3)
+METHODS = {
+    "map": BASE,
+    "ensemble": DeepEnsemble(2, BASE),
+    "dropout": MCDropout(BASE),
+    "dropout by example": MCDropout(BASE, per_example=True),
+    "mean field": MeanField(epochs=3),
+    "mean field from a training": MeanField(epochs=3, base=BASE),
+    "SWAG": SWAG(rank=3, base=BASE, epochs=4),
+    "diagonal SWAG": SWAG(rank=0, base=BASE, epochs=4),
+    "SGHMC": SGHMC(burn_in=4, draws=3, thinning=1, chains=2),
+    "SGLD": SGLD(burn_in=4, draws=3, thinning=1, chains=2),
+    "HMC": HMC(warmup=20, draws=3, chains=2, max_steps=4),
+    "NUTS": NUTS(warmup=20, draws=3, chains=2, max_depth=3),
+    "multi-SWAG": MultiMode(SWAG(rank=2, base=BASE, epochs=4), 2),
+    "multi-dropout": MultiMode(MCDropout(BASE), 2),
+    "multi-mean-field": MultiMode(MeanField(epochs=3), 2),
+    "multi-mean-field by evidence": MultiMode(MeanField(epochs=3), 2, by_evidence=True),
+    "multi-ensemble": MultiMode(DeepEnsemble(2, BASE), 2),
+}
+
+
+def plain():
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Dropout(0.3), nn.Linear(5, 2))
+
+
+def normalised():
+    return nn.Sequential(
+        nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Dropout(0.3), nn.Linear(5, 2)
+    )
+
+
+def data():
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(24, 3, generator=generator)
+    return inputs, (inputs[:, 0] > 0).long()
+
+
+def fitted(method, build=plain, seed=0):
+    torch.manual_seed(0)
+    return coset.fit(build(), data(), method=method, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("build", [plain, normalised])
+def test_draws_are_stacks_of_the_network(name, build):
+    predictor = fitted(METHODS[name], build)
+    network = predictor.network
+    drawn = predictor.posterior.sample(5, generator=torch.Generator().manual_seed(1))
+    for key, tensor in network.weights.items():
+        assert drawn[key].shape == (5, *tensor.shape)
+        assert drawn[key].dtype == tensor.dtype
+        assert not drawn[key].requires_grad
+        assert drawn[key].isfinite().all()
+    outputs = vmap(network.apply, in_dims=(0, None))(drawn, data()[0])
+    assert outputs.shape == (5, 24, 2)
+    assert set(predictor.posterior.layout.names) == set(network.weights)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_equal_seeds_are_bitwise_equal(name):
+    first, again, other = (fitted(METHODS[name], seed=seed) for seed in (0, 0, 1))
+    inputs = data()[0]
+    assert torch.equal(first(inputs).members, again(inputs).members)
+    assert not torch.equal(first(inputs).members, other(inputs).members)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("build", [plain, normalised])
+def test_files_give_the_same_predictions(name, build, tmp_path):
+    predictor = fitted(METHODS[name], build)
+    predictor.save(tmp_path / "posterior.safetensors")
+    again = coset.load(tmp_path / "posterior.safetensors", build())
+    inputs = data()[0]
+    assert torch.equal(predictor(inputs).members, again(inputs).members)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_module_and_torchs_randomness_stay_as_they_were(name):
+    module = plain()
+    before, state = copy.deepcopy(module.state_dict()), torch.get_rng_state()
+    coset.fit(module, data(), method=METHODS[name])
+    assert all(torch.equal(before[key], value) for key, value in module.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_noise_to_be_learnt_is_learnt(name):
+    inputs, _ = data()
+    predictor = coset.fit(
+        nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Dropout(0.1), nn.Linear(4, 1)),
+        (inputs, inputs[:, :1] + 0.1),
+        method=METHODS[name],
+        likelihood=coset.GaussianNoise(),
+    )
+    assert predictor.likelihood.std > 0
+    assert predictor(inputs).variance.isfinite().all()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_asking_for_no_draws_is_refused(name):
+    posterior = fitted(METHODS[name]).posterior
+    with pytest.raises(CosetError, match="needed at least one"):
+        posterior.sample(0, generator=torch.Generator())
+
+
+def test_mixtures_have_one_component_a_mode():
+    assert len(fitted(METHODS["multi-SWAG"]).posterior.components) == 2
