@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from coset.errors import CosetError
-from coset.symmetry.check import alone, difference, general_position, random_inputs
+from coset.symmetry.check import alone, difference
 from coset.symmetry.graph import Example
 from coset.symmetry.group import SymmetryGroup
+from coset.symmetry.points import general_position, random_inputs
 from coset.symmetry.runner import Run, module_runner
 from coset.symmetry.written import FactorByHand, read_factors
 from coset.vocabulary import Weights

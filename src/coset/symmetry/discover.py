@@ -13,8 +13,6 @@ from coset.symmetry.by_hand import group_by_hand
 from coset.symmetry.check import (
     alone,
     element_error,
-    general_position,
-    random_inputs,
     read_entries,
 )
 from coset.symmetry.elements import (
@@ -28,6 +26,7 @@ from coset.symmetry.factors import Factory, pinned_axes
 from coset.symmetry.graph import Example, Graph
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.invariances import find_invariances
+from coset.symmetry.points import general_position, random_inputs
 from coset.symmetry.reasons import axis_reasons
 from coset.symmetry.scales import Search, find_scalings
 from coset.symmetry.tracing import trace
