@@ -25,6 +25,7 @@ from coset.linalg import (
     FromFunctions,
     LinearOperator,
     LowRankPlusDiagonal,
+    cast,
     conjugate_gradients,
     logdet,
     shift,
@@ -202,8 +203,7 @@ class Tangent:
         iterations: int,
     ) -> tuple[Tensor, Tensor]:
         """The Newton direction, and what it does to the outputs."""
-        small = min(self.jacobian.shape)
-        if self.jacobian.matrix is not None and small * self.jacobian.matrix.numel() <= _DIRECT:
+        if self.is_small:
             system = shift(self._curvature(point.outputs), precision)
             direction = -solve(system, gradient.unsqueeze(1)).squeeze(1)
         else:
@@ -232,6 +232,16 @@ class Tangent:
 
         size = self.layout.size
         return FromFunctions((size, size), multiply, multiply)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether linear algebra with the whole Jacobian is quick."""
+        matrix = self.jacobian.matrix
+        return matrix is not None and min(self.jacobian.shape) * matrix.numel() <= _DIRECT
+
+    def exact_curvature(self) -> LinearOperator:
+        """``Jᵀ B J`` at the network's outputs, in double precision."""
+        return cast(self._curvature(self.outputs), torch.float64)
 
     def _curvature(self, outputs: Tensor) -> LinearOperator:
         """The exact ``H = Jᵀ B J`` from the kept Jacobian, over weights or over outputs."""

@@ -1,13 +1,14 @@
 """The linearised Laplace approximation (MacKay 1992; Immer et al. 2021; Antorán et al. 2022)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.likelihood import GaussianNoise
+from coset.bayes.batches import Data, as_batches
+from coset.bayes.likelihood import Categorical, GaussianNoise, Likelihood
 from coset.bayes.problem import Problem
 from coset.curvature.kfac import KFAC
 from coset.curvature.measure import Curvature, Measured
@@ -20,11 +21,15 @@ from coset.posterior.evidence import spectrum_of
 from coset.posterior.families import FitReport
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.linearised import Linearised
+from coset.posterior.shrinkage import best_shrinkage
 from coset.vocabulary import Progress, Weights
 from coset.weights.layout import Layout
 from coset.weights.stacking import check_fit
 
 Subset = str | tuple[str, ...] | None
+
+_DOUBT = 0.1
+"""How far training confidence may lie below training accuracy before a fit warns."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +91,11 @@ class Laplace:
         tangent = tangent_of(unit, weights, layout)
         tuner = Tuner(settings, tangent, self.curvature, groups, learn and settings.noise, separate)
         tuned = tuner.run(measured)
+        tell(0.9, "checks")
+        posterior = _posterior(problem, tangent, groups, tuned, learn)
+        checked = _shrunk(posterior, problem, settings.validation)
         tell(1.0, "done")
-        return _posterior(problem, tangent, groups, tuned, learn)
+        return checked
 
     def _layout(self, problem: Problem) -> Layout:
         layout = problem.network.layout
@@ -140,6 +148,42 @@ def _separate(layout: Layout, labels: Tensor) -> frozenset[str]:
         if not bool((rows == bias.unsqueeze(1)).all()):
             found.add(name)
     return frozenset(found)
+
+
+def _shrunk(posterior: Gaussian, problem: Problem, validation: "Data | None") -> Gaussian:
+    """With validation data, the best multiple of the covariance; without, a look at the fit."""
+    likelihood = posterior.report.likelihood or problem.likelihood
+    if validation is None:
+        warnings = _doubts(posterior, problem, likelihood)
+        report = replace(posterior.report, warnings=(*posterior.report.warnings, *warnings))
+        return replace(posterior, report=report)
+    factor = best_shrinkage(posterior, problem.network, likelihood, as_batches(validation))
+    diagnostics = {**posterior.report.diagnostics, "shrinkage": factor}
+    report = replace(posterior.report, diagnostics=diagnostics)
+    # a covariance of exactly zero has no root to sample with
+    covariance = scale(posterior.covariance, max(factor, 1e-12))
+    return replace(posterior, covariance=covariance, report=report)
+
+
+def _doubts(posterior: Gaussian, problem: Problem, likelihood: Likelihood) -> list[str]:
+    """Whether the predictions on training data are far less sure than they are right."""
+    if not isinstance(likelihood, Categorical):
+        return []
+    inputs, targets = next(iter(problem.train))
+    if problem.network.apply(problem.network.weights, inputs[:1]).dim() != 2:
+        return []
+    predictions = Linearised()(
+        posterior, problem.network, likelihood, inputs, generator=torch.Generator()
+    ).mean
+    confidence = float(predictions.amax(1).mean())
+    accuracy = float((predictions.argmax(1) == targets).double().mean())
+    if confidence > accuracy - _DOUBT:
+        return []
+    return [
+        f"on training data the predictions are right in {accuracy:.0%} of the cases and sure to "
+        f"{confidence:.0%} on average: the network may be under-confident, and added variance "
+        "would hurt; give ByEvidence(validation=…)"
+    ]
 
 
 def _posterior(

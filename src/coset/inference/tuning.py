@@ -121,7 +121,15 @@ class Tuner:
         return self.settings.form
 
     def run(self, measured: Measured) -> Tuned:
-        """Finds mode and precisions in turn."""
+        """Finds mode and precisions in turn.
+
+        A regression that is small enough is tuned with the exact curvature of the tangent model,
+        whatever structure its posterior has: there the evidence is exact.
+        """
+        tuned = self._run(Measured(self.tangent.exact_curvature()) if self._exact else measured)
+        return replace(tuned, curvature=measured) if self._exact else tuned
+
+    def _run(self, measured: Measured) -> Tuned:
         state = self._first(measured)
         steps = self._steps()
         best: tuple[float, _State] | None = None
@@ -150,8 +158,10 @@ class Tuner:
 
     @property
     def _exact(self) -> bool:
-        return self.tangent.jacobian.matrix is not None and isinstance(
-            self.tangent.likelihood, GaussianNoise
+        return (
+            self.settings.mean == "tangent"
+            and isinstance(self.tangent.likelihood, GaussianNoise)
+            and self.tangent.is_small
         )
 
     def _steps(self) -> int:
@@ -258,7 +268,7 @@ class Tuner:
         precision, noise = state.precision, state.noise
         spectrum = state.spectrum if noise == 1 else state.spectrum.scaled(noise)
         # where the mode moves with the precision, one step of the fixed point; else its end
-        sweeps = 1 if self._exact and self.settings.mean == "tangent" else 200
+        sweeps = 1 if self._exact else 200
         precision = best_precision(spectrum, norms, precision, sweeps=sweeps)
         if self.learn_noise:
             gamma = float(spectrum.effective(precision).sum())

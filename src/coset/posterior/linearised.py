@@ -64,8 +64,7 @@ class Linearised:
                 "use rule=MonteCarlo()",
             )
         mean, covariance = output_moments(posterior, network, inputs)
-        members = _members(mean, covariance, likelihood, self.link, generator)
-        return Predictions(members, _variance(mean, covariance, likelihood), covariance)
+        return predict_from_moments(mean, covariance, likelihood, self.link, generator)
 
     def _mixture(
         self,
@@ -100,16 +99,19 @@ class Linearised:
         return Predictions(members, total, log_weights=log_weights)
 
 
-def _members(
+def predict_from_moments(
     mean: Float[Tensor, "n c"],
     covariance: Float[Tensor, "n c c"],
     likelihood: Likelihood,
     link: Link,
     generator: torch.Generator,
-) -> Float[Tensor, "m n k"]:
+) -> Predictions:
+    """Predictions where the outputs are Gaussian."""
     if isinstance(likelihood, GaussianNoise | HeteroscedasticGaussian):
-        return likelihood.mean(mean).unsqueeze(0)
-    return link(mean, covariance, likelihood, generator=generator)
+        members = likelihood.mean(mean).unsqueeze(0)
+    else:
+        members = link(mean, covariance, likelihood, generator=generator)
+    return Predictions(members, _variance(mean, covariance, likelihood), covariance)
 
 
 def _variance(

@@ -1,0 +1,64 @@
+"""One factor on a covariance, chosen by held-out data."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from coset.bayes.batches import Batches
+from coset.bayes.likelihood import (
+    Bernoulli,
+    Categorical,
+    GaussianNoise,
+    HeteroscedasticGaussian,
+    Likelihood,
+)
+from coset.errors import CosetError
+from coset.posterior.gaussian import Gaussian
+from coset.posterior.linearised import output_moments, predict_from_moments
+from coset.posterior.links import Probit
+from coset.posterior.predict import Predictions
+from coset.weights.network import Network
+
+_FACTORS = (0.0, *(10 ** (-k / 4) for k in range(16, -1, -1)))
+"""From the network by itself to the whole covariance."""
+
+
+def best_shrinkage(
+    posterior: Gaussian, network: Network, likelihood: Likelihood, validation: Batches
+) -> float:
+    """The factor in [0, 1] on the covariance with the highest likelihood of held-out targets.
+
+    The moments of the outputs are found once; each factor then costs one link.
+    """
+    found = [(*output_moments(posterior, network, x), y) for x, y in validation]
+    scores = []
+    for factor in _FACTORS:
+        total = 0.0
+        for mean, covariance, targets in found:
+            predictions = predict_from_moments(
+                mean, covariance * factor, likelihood, Probit(), torch.Generator()
+            )
+            total += float(log_score(predictions, likelihood, targets).sum())
+        scores.append(total)
+    return _FACTORS[max(range(len(scores)), key=scores.__getitem__)]
+
+
+def log_score(predictions: Predictions, likelihood: Likelihood, targets: Tensor) -> Tensor:
+    """Logarithm of the predictive density of each target."""
+    mean = predictions.mean
+    tiny = torch.finfo(mean.dtype).tiny
+    if isinstance(likelihood, Categorical):
+        return mean.gather(1, targets.unsqueeze(1)).clamp_min(tiny).log().squeeze(1)
+    targets = targets.reshape(mean.shape)
+    if isinstance(likelihood, Bernoulli):
+        return torch.where(targets > 0, mean, 1 - mean).clamp_min(tiny).log().sum(1)
+    if isinstance(likelihood, GaussianNoise | HeteroscedasticGaussian):
+        assert predictions.variance is not None
+        std = predictions.variance.clamp_min(tiny).sqrt()
+        scores = ((targets - mean) / std).square() + 2 * std.log() + math.log(2 * math.pi)
+        return -scores.sum(1) / 2
+    raise CosetError(
+        f"got validation data for {type(likelihood).__name__}",
+        "needed a likelihood of this library",
+    )

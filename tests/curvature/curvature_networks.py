@@ -1,0 +1,156 @@
+"""Small networks with every kind of layer that the curvature knows."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from coset import Categorical, GaussianPrior, Problem, functionalise
+from coset.bayes import as_batches
+from coset.linalg import dense
+
+
+class Twice(nn.Module):
+    """One weight used in two places."""
+
+    def __init__(self):
+        super().__init__()
+        self.shared, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.shared(torch.tanh(self.shared(x)))))
+
+
+class Tied(nn.Module):
+    """An embedding whose table is the last layer, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(7, 4), nn.Linear(4, 7)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens):
+        return self.head(torch.tanh(self.table(tokens)).mean(1))
+
+
+class Attention(nn.Module):
+    """Heads from plain projections, as most people write them."""
+
+    def __init__(self):
+        super().__init__()
+        self.project, self.out, self.head = nn.Linear(4, 12), nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        q, k, v = self.project(x).chunk(3, dim=-1)
+        mixed = functional.scaled_dot_product_attention(q, k, v)
+        return self.head((x + self.out(mixed)).mean(1))
+
+
+class Scaled(nn.Module):
+    """A parameter that no known layer reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.gain = nn.Linear(4, 3), nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return self.first(x) * self.gain
+
+
+def _conv():
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1, stride=2),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(4, 6, 2, groups=2, dilation=2),
+        nn.GroupNorm(2, 6),
+        nn.Flatten(),
+        nn.Linear(24, 3),
+    )
+
+
+NETWORKS = {
+    "mlp": (
+        lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)),
+        lambda n: torch.randn(n, 4),
+    ),
+    "convolutions": (_conv, lambda n: torch.randn(n, 2, 8, 8)),
+    "convolution over time": (
+        lambda: nn.Sequential(
+            nn.Conv1d(2, 4, 3, padding="same"),
+            nn.Tanh(),
+            nn.InstanceNorm1d(4, affine=True),
+            nn.Flatten(),
+            nn.Linear(32, 2),
+        ),
+        lambda n: torch.randn(n, 2, 8),
+    ),
+    "convolution in space": (
+        lambda: nn.Sequential(nn.Conv3d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(16, 2)),
+        lambda n: torch.randn(n, 1, 3, 3, 3),
+    ),
+    "transposed": (
+        lambda: nn.Sequential(
+            nn.ConvTranspose2d(2, 4, 3, stride=2, padding=1, output_padding=1, groups=2),
+            nn.Tanh(),
+            nn.Conv2d(4, 2, 3),
+            nn.Flatten(),
+            nn.Linear(72, 2),
+        ),
+        lambda n: torch.randn(n, 2, 4, 4),
+    ),
+    "tokens": (
+        lambda: nn.Sequential(
+            nn.Embedding(7, 6, padding_idx=0),
+            nn.LayerNorm(6),
+            nn.Linear(6, 6),
+            nn.GELU(),
+            nn.RMSNorm((5, 6)),
+            nn.Flatten(),
+            nn.Linear(30, 2),
+        ),
+        lambda n: torch.randint(0, 7, (n, 5)),
+    ),
+    "attention": (Attention, lambda n: torch.randn(n, 5, 4)),
+    "twice": (Twice, lambda n: torch.randn(n, 4)),
+    "tied": (Tied, lambda n: torch.randint(0, 7, (n, 5))),
+}
+
+
+def build(name, rows=5):
+    """A network in general position, and inputs for it."""
+    factory, inputs = NETWORKS[name]
+    module = factory().eval()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(std=0.7)
+    return module, inputs(rows)
+
+
+def brute_jacobian(network, layout, inputs):
+    """``(n, c, p)``, by automatic differentiation of everything."""
+
+    def apply(given):
+        return network.apply({**network.weights, **given}, inputs)
+
+    found = torch.func.jacrev(apply)(layout.restrict(network.weights))
+    lead = next(iter(found.values())).shape[:2]
+    return torch.cat([found[name].reshape(*lead, -1) for name in layout.names], dim=-1)
+
+
+def brute_curvature(network, layout, inputs, likelihood, outputs=None):
+    """``Σ Jᵀ B J``, by its definition."""
+    jacobian = brute_jacobian(network, layout, inputs)
+    at = network.apply(network.weights, inputs) if outputs is None else outputs
+    return torch.einsum("ncp,ncd,ndq->pq", jacobian, likelihood.hessian(at), jacobian)
+
+
+def problem_of(module, inputs, likelihood=None, batch_size=3):
+    """A problem whose targets do not matter."""
+    batches = as_batches((inputs, torch.zeros(len(inputs))), batch_size=batch_size)
+    return Problem(functionalise(module), likelihood or Categorical(), GaussianPrior(), batches)
+
+
+def measure(recipe, problem, **options):
+    """A curvature over all parameters, as a matrix."""
+    found = recipe.build(problem, problem.network.weights, problem.network.layout, **options)
+    return dense(found.operator, like=torch.zeros(()))

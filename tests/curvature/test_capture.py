@@ -1,0 +1,78 @@
+"""The recorded uses give the same Jacobian as automatic differentiation."""
+
+import pytest
+import torch
+from curvature_networks import NETWORKS, Scaled, brute_jacobian, build
+from torch import nn
+
+from coset import CosetError, functionalise
+from coset.curvature.capture import record
+from coset.curvature.measure import blocks_of, gradient_rows
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_jacobian(name):
+    module, inputs = build(name)
+    network = functionalise(module)
+    assert not record(network, network.weights, network.layout, inputs).foreign
+    rows = gradient_rows(network, network.weights, network.layout, inputs)
+    torch.testing.assert_close(rows, brute_jacobian(network, network.layout, inputs))
+
+
+@pytest.mark.parametrize("name", ["mlp", "convolutions", "transposed", "tokens"])
+@pytest.mark.parametrize("pattern", ["*weight", "*bias", "0.*"])
+def test_parts_of_layers(name, pattern):
+    module, inputs = build(name)
+    network = functionalise(module)
+    layout = network.layout.select(pattern)
+    rows = gradient_rows(network, network.weights, layout, inputs)
+    torch.testing.assert_close(rows, brute_jacobian(network, layout, inputs))
+
+
+def test_blocks_cover_every_weight_once():
+    module, inputs = build("convolutions")
+    network = functionalise(module)
+    recorded = record(network, network.weights, network.layout, inputs)
+    found = torch.cat([b.entries.flatten() for b in blocks_of(recorded, network.layout)])
+    assert torch.equal(found.sort().values, torch.arange(network.layout.size))
+
+
+def test_unknown_uses_are_named_and_still_differentiated():
+    network, inputs = functionalise(Scaled()), torch.randn(4, 4)
+    recorded = record(network, network.weights, network.layout, inputs)
+    assert set(recorded.foreign) == {"gain"}
+    with pytest.raises(CosetError, match=r"'gain' \(read by mul\)"):
+        blocks_of(recorded, network.layout)
+    rows = gradient_rows(network, network.weights, network.layout, inputs)
+    torch.testing.assert_close(rows, brute_jacobian(network, network.layout, inputs))
+
+
+def test_examples_behind_the_first_axis_are_not_guessed():
+    class Flattened(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.each, self.last = nn.Linear(2, 3), nn.Linear(3, 1)
+
+        def forward(self, x):  # (n, t, 2): positions are folded into the examples
+            return self.last(self.each(x.flatten(0, 1)).reshape(len(x), -1, 3).mean(1))
+
+    network, inputs = functionalise(Flattened()), torch.randn(4, 5, 2)
+    recorded = record(network, network.weights, network.layout, inputs)
+    assert set(recorded.foreign) == {"each.weight", "each.bias"}
+    rows = gradient_rows(network, network.weights, network.layout, inputs)
+    torch.testing.assert_close(rows, brute_jacobian(network, network.layout, inputs))
+
+
+def test_batch_statistics_are_refused():
+    module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, track_running_stats=False))
+    network = functionalise(module)
+    with pytest.raises(CosetError, match="batch norm in training mode"):
+        record(network, network.weights, network.layout, torch.randn(4, 2))
+
+
+def test_outputs_that_are_not_numbers_are_refused():
+    network = functionalise(nn.Linear(1, 1))
+    with pytest.raises(CosetError, match="not finite"):
+        gradient_rows(network, network.weights, network.layout, torch.full((1, 1), torch.inf))

@@ -1,0 +1,140 @@
+"""The tangent model against closed forms."""
+
+import math
+
+import pytest
+import torch
+from curvature_networks import brute_jacobian, build
+from torch import nn
+
+from coset import CosetError, GaussianNoise, GaussianPrior, functionalise, linearise
+from coset.curvature.jacobian import Jacobian
+from coset.linalg import Dense, dense
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+def regression(rows):
+    module = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 2))
+    return module, torch.randn(rows, 2), torch.randn(rows, 2)
+
+
+def gaussian_log_density(residual, covariance):
+    factor = torch.linalg.cholesky(covariance)
+    solved = torch.cholesky_solve(residual.unsqueeze(1), factor).squeeze(1)
+    log_det = 2 * factor.diagonal().log().sum()
+    return -(residual @ solved + log_det + len(residual) * math.log(2 * math.pi)) / 2
+
+
+@pytest.mark.parametrize("rows", [5, 40])  # fewer outputs than weights, and more
+@pytest.mark.parametrize("form", ["full", "simple"])
+def test_evidence_is_that_of_the_tangent_gaussian_process(rows, form):
+    module, inputs, targets = regression(rows)
+    tangent = linearise(module, (inputs, targets), GaussianNoise(0.3))
+    network = functionalise(module)
+    jacobian = brute_jacobian(network, network.layout, inputs).flatten(0, 1)
+    precision = torch.rand(network.layout.size) + 0.5
+    covariance = jacobian / precision @ jacobian.mT + 0.09 * torch.eye(len(jacobian))
+    flat = network.layout.flatten(network.weights)
+    offset = (network.apply(network.weights, inputs).flatten() - jacobian @ flat) * (form == "full")
+    exact = gaussian_log_density(targets.flatten() - offset, covariance)
+    found = tangent.log_evidence(precision, form=form)
+    torch.testing.assert_close(found, exact, rtol=1e-10, atol=1e-8)
+
+
+@pytest.mark.parametrize("rows", [5, 40])
+def test_the_mode_has_a_closed_form_for_regression(rows):
+    module, inputs, targets = regression(rows)
+    tangent = linearise(module, (inputs, targets), GaussianNoise(0.3))
+    layout, flat = tangent.layout, tangent.layout.flatten(tangent.weights)
+    jacobian = tangent.jacobian.matrix
+    precision = torch.rand(layout.size) + 0.5
+    system = jacobian.mT @ jacobian / 0.09 + torch.diag(precision)
+    for form, offset in (("full", tangent.outputs.flatten() - jacobian @ flat), ("simple", 0.0)):
+        target = jacobian.mT @ (targets.flatten() - offset) / 0.09
+        expected = torch.linalg.solve(system, target)
+        found = layout.flatten(tangent.mode(layout_prior(layout, precision), form))
+        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
+
+
+def layout_prior(layout, precision):
+    return GaussianPrior(layout.unflatten(precision))
+
+
+def test_correction_identity():
+    """M at the mode = M at the network + ½ gᵀ (H + Λ)⁻¹ g, for regression."""
+    module, inputs, targets = regression(20)
+    tangent = linearise(module, (inputs, targets), GaussianNoise(0.3))
+    at_mode = tangent.log_evidence(2.0)
+    torch.testing.assert_close(tangent.log_evidence(2.0, mean="newton"), at_mode)
+    assert tangent.log_evidence(2.0, mean="network") < at_mode
+
+
+@pytest.mark.parametrize("form", ["full", "simple"])
+def test_the_mode_of_classes_has_no_gradient(form):
+    module, inputs = build("mlp", 30)
+    targets = torch.randint(0, 3, (30,))
+    tangent = linearise(module, (inputs, targets))
+    mode = tangent.mode(0.1, form)
+    flat = tangent.layout.flatten(mode).requires_grad_()
+    centre = tangent.layout.flatten(tangent.weights)
+    moved = tangent.jacobian.matrix @ (flat - centre if form == "full" else flat)
+    outputs = moved.reshape(30, 3) + (tangent.outputs if form == "full" else 0)
+    loss = nn.functional.cross_entropy(outputs, targets, reduction="sum")
+    (gradient,) = torch.autograd.grad(loss + 0.05 * flat.square().sum(), flat)
+    assert gradient.abs().max() < 1e-5
+
+
+def test_products_without_the_matrix():
+    module, inputs = build("convolutions", 5)
+    targets = torch.randint(0, 3, (5,))
+    tangent = linearise(module, (inputs, targets))
+    free = Jacobian.of(tangent.problem, tangent.weights, tangent.layout, tangent.outputs, kept=0)
+    assert free.matrix is None
+    torch.testing.assert_close(dense(free, like=inputs), tangent.jacobian.matrix)
+    torch.testing.assert_close(dense(free.adjoint(), like=inputs), tangent.jacobian.matrix.mT)
+    vector = torch.randn(tangent.layout.size)
+    torch.testing.assert_close(free @ vector, tangent.jacobian.matrix @ vector)
+
+
+def test_conjugate_gradients_find_the_same_mode():
+    from dataclasses import replace
+
+    module, inputs = build("mlp", 20)
+    targets = torch.randint(0, 3, (20,))
+    tangent = linearise(module, (inputs, targets))
+    free = Jacobian.of(tangent.problem, tangent.weights, tangent.layout, tangent.outputs, kept=0)
+    iterative = replace(tangent, jacobian=free)
+    precision = torch.full((tangent.layout.size,), 0.5)
+    near = Dense(torch.eye(tangent.layout.size))
+    found = iterative.find_mode(precision, preconditioner=near, iterations=100)
+    expected = tangent.find_mode(precision)
+    torch.testing.assert_close(found.flat, expected.flat, rtol=1e-4, atol=1e-5)
+    with pytest.raises(CosetError, match="too large for exact"):
+        iterative.log_evidence(1.0)
+
+
+def test_classes_evidence_is_close_to_numerical_integration():
+    """One weight, so that the integral over it can be done on a grid."""
+    module = nn.Linear(1, 1, bias=False)
+    inputs, targets = torch.randn(30, 1), torch.randint(0, 2, (30, 1)).double()
+    from coset import Bernoulli
+
+    tangent = linearise(module, (inputs, targets), Bernoulli())
+    grid = torch.linspace(-8, 8, 4001).unsqueeze(1)
+    log_joint = (
+        torch.stack([Bernoulli().log_prob(inputs * w, targets).sum() for w in grid])
+        - grid.squeeze(1).square() / 2
+        - math.log(2 * math.pi) / 2
+    )
+    exact = torch.logsumexp(log_joint, 0) + math.log(16 / 4000)
+    assert abs(tangent.log_evidence(1.0) - exact) < 0.02  # Laplace's own error
+
+
+def test_bad_precisions_are_refused():
+    module, inputs, targets = regression(5)
+    tangent = linearise(module, (inputs, targets), GaussianNoise(0.3))
+    with pytest.raises(CosetError, match="precision of zero"):
+        tangent.mode(0.0)
+    with pytest.raises(CosetError, match="form"):
+        tangent.mode(1.0, form="other")

@@ -1,0 +1,154 @@
+"""Linearised prediction: the factor space against the Jacobian."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from coset import (
+    KFAC,
+    Categorical,
+    CosetError,
+    DiagonalOnly,
+    Full,
+    Gaussian,
+    GaussianNoise,
+    HeteroscedasticGaussian,
+    Linearised,
+    Mixture,
+    MonteCarlo,
+    PointMass,
+    SampledSoftmax,
+)
+from coset.linalg import inverse, shift
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "curvature"))
+from curvature_networks import NETWORKS, brute_jacobian, build, problem_of
+
+pytestmark = pytest.mark.usefixtures("double")
+RULE = Linearised()
+
+
+def posterior_of(problem, recipe, rows=False, separate=frozenset()):
+    network = problem.network
+    found = recipe.build(problem, network.weights, network.layout, separate=separate)
+    precision = torch.full((network.layout.size,), 0.3)
+    if rows:  # one precision a row of the first layer
+        first = found.operator.order[: found.operator.sizes[0]]
+        shape = found.operator.blocks[0].table.shape
+        each = torch.rand(shape[0] * shape[1]).repeat_interleave(shape[2]) + 0.1
+        precision[first] = each
+    covariance = inverse(shift(found.operator, precision))
+    return Gaussian(network.layout.restrict(network.weights), covariance, found.layers)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "recipe", [KFAC(), KFAC(corrected=False), DiagonalOnly(), Full()], ids=repr
+)
+def test_covariance_of_the_outputs(name, recipe, generator):
+    module, inputs = build(name, 6)
+    problem = problem_of(module, inputs)
+    posterior = posterior_of(problem, recipe)
+    predictions = RULE(posterior, problem.network, Categorical(), inputs, generator=generator)
+    jacobian = brute_jacobian(problem.network, problem.network.layout, inputs)
+    size = problem.network.layout.size
+    matrix = posterior.covariance.matmat(torch.eye(size))
+    expected = jacobian @ matrix @ jacobian.mT
+    torch.testing.assert_close(predictions.covariance, expected)
+    torch.testing.assert_close(predictions.variance, expected.diagonal(dim1=1, dim2=2))
+    assert predictions.members.shape[0] == 1
+    torch.testing.assert_close(predictions.mean.sum(1), torch.ones(6))
+
+
+@pytest.mark.parametrize("name", ["mlp", "convolutions"])
+def test_one_precision_a_row(name, generator):
+    module, inputs = build(name, 6)
+    problem = problem_of(module, inputs)
+    posterior = posterior_of(problem, KFAC(), rows=True)
+    found = RULE(posterior, problem.network, Categorical(), inputs, generator=generator).covariance
+    jacobian = brute_jacobian(problem.network, problem.network.layout, inputs)
+    matrix = posterior.covariance.matmat(torch.eye(problem.network.layout.size))
+    torch.testing.assert_close(found, jacobian @ matrix @ jacobian.mT)
+
+
+def test_blocks_that_keep_the_bias_apart(generator):
+    module, inputs = build("mlp", 6)
+    problem = problem_of(module, inputs)
+    posterior = posterior_of(problem, KFAC(), separate=frozenset({"2.weight"}))
+    found = RULE(posterior, problem.network, Categorical(), inputs, generator=generator).covariance
+    jacobian = brute_jacobian(problem.network, problem.network.layout, inputs)
+    matrix = posterior.covariance.matmat(torch.eye(problem.network.layout.size))
+    torch.testing.assert_close(found, jacobian @ matrix @ jacobian.mT)
+
+
+def test_regression_is_closed_form(generator):
+    module, inputs = build("mlp", 5)
+    problem = problem_of(module, inputs, GaussianNoise(0.5))
+    posterior = posterior_of(problem, Full())
+    network = problem.network
+    found = RULE(posterior, network, GaussianNoise(0.5), inputs, generator=generator)
+    torch.testing.assert_close(found.mean, network.apply(network.weights, inputs))
+    spread = found.covariance.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(found.variance, spread + 0.25)
+    unknown = RULE(posterior, network, GaussianNoise(), inputs, generator=generator)
+    assert unknown.variance is None
+
+
+def test_two_outputs_a_target(generator):
+    module, inputs = build("convolution over time", 5)
+    likelihood = HeteroscedasticGaussian()
+    problem = problem_of(module, inputs, likelihood)
+    found = RULE(posterior_of(problem, Full()), problem.network, likelihood, inputs,
+                 generator=generator)  # fmt: skip
+    outputs = problem.network.apply(problem.network.weights, inputs)
+    spread = found.covariance.diagonal(dim1=1, dim2=2)
+    expected = spread[:, :1] + (outputs[:, 1:] + spread[:, 1:] / 2).exp()
+    torch.testing.assert_close(found.variance, expected)
+    assert found.mean.shape == (5, 1)
+
+
+def test_it_agrees_with_draws_of_a_linear_network(generator):
+    module, inputs = torch.nn.Linear(4, 2), torch.randn(3, 4)
+    problem = problem_of(module, inputs, GaussianNoise(0.5))
+    posterior = posterior_of(problem, Full())
+    exact = RULE(posterior, problem.network, GaussianNoise(0.5), inputs, generator=generator)
+    drawn = MonteCarlo(20_000)(
+        posterior, problem.network, GaussianNoise(0.5), inputs, generator=generator
+    )
+    assert ((drawn.variance - exact.variance).abs() < 0.06 * exact.variance).all()
+
+
+def test_sampled_links_give_members(generator):
+    module, inputs = build("mlp", 5)
+    problem = problem_of(module, inputs)
+    rule = Linearised(SampledSoftmax(9))
+    found = rule(posterior_of(problem, KFAC()), problem.network, Categorical(), inputs,
+                 generator=generator)  # fmt: skip
+    assert found.members.shape == (9, 5, 3)
+
+
+def test_a_mixture_of_modes(generator):
+    module, inputs = build("mlp", 5)
+    problem = problem_of(module, inputs)
+    one = posterior_of(problem, KFAC())
+    two = posterior_of(problem, DiagonalOnly())
+    arguments = (problem.network, Categorical(), inputs)
+    parts = [RULE(part, *arguments, generator=generator).mean for part in (one, two)]
+    mixture = Mixture((one, two), torch.tensor([0.25, 0.75]).log())
+    found = RULE(mixture, *arguments, generator=generator)
+    torch.testing.assert_close(found.mean, 0.25 * parts[0] + 0.75 * parts[1])
+    assert found.variance is not None
+
+
+def test_refusals(generator):
+    module, inputs = build("mlp", 5)
+    problem = problem_of(module, inputs)
+    with pytest.raises(CosetError, match="needed a Gaussian"):
+        RULE(PointMass(problem.network.weights), problem.network, Categorical(), inputs,
+             generator=generator)  # fmt: skip
+    pixels = problem_of(torch.nn.Conv2d(1, 2, 3), torch.randn(3, 1, 4, 4))
+    with pytest.raises(CosetError, match="use rule=MonteCarlo"):
+        RULE(posterior_of(pixels, KFAC()), pixels.network, Categorical(), pixels.train.inputs,
+             generator=generator)  # fmt: skip
