@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from coset.inference.nuts import NUTS as NUTS
     from coset.inference.optimisers import SGD as SGD
     from coset.inference.optimisers import Adam as Adam
+    from coset.inference.rebased import RebasedGaussian as RebasedGaussian
     from coset.inference.schedules import Constant as Constant
     from coset.inference.schedules import Cosine as Cosine
     from coset.inference.schedules import OneCycle as OneCycle
@@ -126,6 +127,7 @@ NAMES: dict[str, str] = {
     "NUTS": "coset.inference.nuts",
     "SGD": "coset.inference.optimisers",
     "Adam": "coset.inference.optimisers",
+    "RebasedGaussian": "coset.inference.rebased",
     "Constant": "coset.inference.schedules",
     "Cosine": "coset.inference.schedules",
     "OneCycle": "coset.inference.schedules",

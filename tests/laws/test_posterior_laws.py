@@ -20,6 +20,7 @@ from coset import (
     MCDropout,
     MeanField,
     MultiMode,
+    RebasedGaussian,
 )
 
 BASE = MaximumAPosteriori(epochs=3)
@@ -41,6 +42,12 @@ METHODS = {
     "multi-mean-field": MultiMode(MeanField(epochs=3), 2),
     "multi-mean-field by evidence": MultiMode(MeanField(epochs=3), 2, by_evidence=True),
     "multi-ensemble": MultiMode(DeepEnsemble(2, BASE), 2),
+    "rebased": RebasedGaussian(DeepEnsemble(3, BASE)),
+    "rebased to the first": RebasedGaussian(DeepEnsemble(3, BASE), reference="first"),
+    "rebased, low rank": RebasedGaussian(DeepEnsemble(3, BASE), rank=2),
+    "rebased, unit by unit": RebasedGaussian(DeepEnsemble(3, BASE), per_unit=True),
+    "not rebased": RebasedGaussian(DeepEnsemble(3, BASE), align=None),
+    "rebased mean field": RebasedGaussian(MeanField(epochs=3), samples=4),
 }
 
 

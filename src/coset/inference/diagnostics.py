@@ -131,7 +131,7 @@ def report_of_chains(
         warnings.append(f"{draws} draws a chain are too few to tell whether chains have converged")
     else:
         for space, values in (
-            ("weights", _some_weights(history.positions)),
+            ("weights", some_weights(history.positions)),
             ("functions", _some_predictions(target, history)),
         ):
             found[f"measured_{space}"] = float(values.shape[2])
@@ -174,7 +174,8 @@ def warnings_of(found: Mapping[str, float]) -> list[str]:
     return told
 
 
-def _some_weights(positions: Float[Tensor, "d m p"]) -> Float[Tensor, "d m k"]:
+def some_weights(positions: Float[Tensor, "d m p"]) -> Float[Tensor, "d m k"]:
+    """At most 256 of the parameters, evenly spread."""
     count = positions.shape[2]
     index = torch.linspace(0, count - 1, min(count, _PARAMETERS)).round().long()
     return positions[:, :, index]

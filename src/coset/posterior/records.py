@@ -26,6 +26,7 @@ from coset.posterior.links import LaplaceBridge, Probit, SampledSoftmax
 from coset.posterior.low_rank import LowRankGaussian
 from coset.posterior.predict import MonteCarlo
 from coset.posterior.random_masks import RandomMasks
+from coset.posterior.unit_blocks import UnitBlocks
 from coset.weights.masks import DropoutSite
 
 FAMILIES: Mapping[str, type] = {
@@ -53,6 +54,7 @@ FAMILIES: Mapping[str, type] = {
     "RowBlocks": RowBlocks,
     "SampledSoftmax": SampledSoftmax,
     "Samples": Samples,
+    "UnitBlocks": UnitBlocks,
 }
 
 

@@ -34,6 +34,7 @@ class Network:
         layout: The parameters.  Buffers are in :attr:`weights` because symmetries move them, but
             no prior and no curvature covers them.
         initialise: Fresh weights from a generator.
+        module: A copy of the module in evaluation mode, for tools that trace it.
     """
 
     apply: Callable[[Weights, Inputs], Tensor]
@@ -41,6 +42,7 @@ class Network:
     weights: Weights
     layout: Layout
     initialise: Callable[[torch.Generator], Weights]
+    module: nn.Module | None = None
 
     @property
     def buffers(self) -> tuple[str, ...]:
@@ -112,7 +114,7 @@ def functionalise(module: nn.Module) -> Network:
     def initialise(generator: torch.Generator) -> Weights:
         return weights_of(_reset(copy.deepcopy(evaluating), generator))
 
-    return Network(apply, apply_training, weights, layout, initialise)
+    return Network(apply, apply_training, weights, layout, initialise, evaluating)
 
 
 def _per_thread(module: nn.Module) -> Callable[[], nn.Module]:

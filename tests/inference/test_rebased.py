@@ -1,0 +1,137 @@
+"""The compact representation, on samples that are one network moved along its orbit."""
+
+import pytest
+import torch
+from torch import nn
+
+from coset import CosetError, DeepEnsemble, MaximumAPosteriori, RebasedGaussian, discover
+from coset.alignment.by_weights import ByWeights
+from coset.bayes import Categorical, GaussianPrior, Problem, as_batches
+from coset.inference.compacting import align, low_rank, unit_blocks
+from coset.posterior.families import FitReport, Samples
+from coset.weights import functionalise, stack, unstack, weights_of
+
+
+@pytest.fixture
+def net(double):
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+
+
+@pytest.fixture
+def problem(net):
+    inputs = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    data = as_batches((inputs, (inputs[:, 0] > 0).long()))
+    return Problem(functionalise(net), Categorical(), GaussianPrior(1.0), data)
+
+
+@pytest.fixture
+def scrambled(net, generator):
+    """Forty noisy copies of one network, each moved by a random element of its group."""
+    group, centre = discover(net, torch.zeros(1, 3)), weights_of(net)
+    members = []
+    for _ in range(40):
+        noisy = {
+            name: w + 0.01 * torch.randn(w.shape, generator=generator) for name, w in centre.items()
+        }
+        members.append(group.act(group.sample(generator=generator), noisy))
+    return group, centre, stack(members)
+
+
+def test_alignment_recovers_the_cloud(problem, scrambled, generator):
+    group, _, members = scrambled
+    aligned = align(group, members, by=ByWeights(), to_mean=True, rounds=10, generator=generator)
+    assert aligned.settled
+    spread = problem.network.layout.flatten(aligned.weights).std(0)
+    # 40 samples: a standard deviation is off by a factor 1 ± 4 / √80 at most (61 weights, 4σ)
+    assert float(spread.max()) < 0.01 * 1.5
+    functions = problem.network.apply
+    inputs = problem.train.inputs
+    for before, after in zip(unstack(members), unstack(aligned.weights), strict=True):
+        torch.testing.assert_close(functions(before, inputs), functions(after, inputs))
+
+
+def test_without_alignment_the_gaussian_is_that_of_the_scrambled_samples(problem, scrambled):
+    _, _, members = scrambled
+    method = RebasedGaussian(align=None)
+    fitted = method.compact(problem, Samples(members), generator=torch.Generator())
+    for name, tensor in members.items():
+        torch.testing.assert_close(fitted.mean[name], tensor.mean(0))
+        torch.testing.assert_close(fitted.std[name], tensor.std(0))
+
+
+def test_rebased_predictions_are_those_of_the_network(problem, scrambled, generator):
+    _, centre, members = scrambled
+    inputs = problem.train.inputs
+    truth = problem.network.apply(centre, inputs)
+
+    def error(method):
+        fitted = method.compact(problem, Samples(members), generator=generator)
+        return float((problem.network.apply(fitted.mean, inputs) - truth).abs().max())
+
+    assert error(RebasedGaussian()) < 0.05
+    assert error(RebasedGaussian(reference="first")) < 0.05
+    assert error(RebasedGaussian(align=None)) > 0.1
+
+
+def test_full_rank_is_the_sample_covariance(generator):
+    samples = {"a": torch.randn(7, 2, 2, generator=generator).double()}
+    flat = samples["a"].flatten(1)
+    fitted = low_rank(samples, 6, {}, FitReport())
+    factors, std = fitted.factors["a"].flatten(1), fitted.std["a"].flatten()
+    torch.testing.assert_close(factors.T @ factors + std.square().diag(), flat.T.cov())
+    some = low_rank(samples, 2, {}, FitReport())
+    factors, std = some.factors["a"].flatten(1), some.std["a"].flatten()
+    torch.testing.assert_close(factors.square().sum(0) + std.square(), flat.var(0))
+
+
+def test_unit_blocks_have_the_covariance_of_each_unit(generator):
+    samples = {
+        "layer.weight": torch.randn(30, 2, 3, generator=generator).double(),
+        "layer.bias": torch.randn(30, 2, generator=generator).double(),
+    }
+    blocks = unit_blocks(samples, {}, FitReport())
+    drawn = blocks.sample(40_000, generator=generator)
+    for unit in range(2):
+        rows, wanted = (
+            torch.cat([d["layer.weight"][:, unit], d["layer.bias"][:, unit, None]], 1)
+            for d in (drawn, samples)
+        )
+        # entries have standard errors of about 1.5 / √40000 = 0.0075: five of them
+        assert float((rows.T.cov() - wanted.T.cov()).abs().max()) < 0.04
+    between = torch.cat([drawn["layer.weight"][:, 0, :1], drawn["layer.weight"][:, 1, :1]], 1)
+    assert abs(float(between.T.corrcoef()[0, 1])) < 5 / 40_000**0.5
+
+
+def test_samples_one_at_a_time_give_the_same_gaussian(problem, scrambled):
+    _, _, members = scrambled
+    method = RebasedGaussian()
+    whole = method.compact(problem, Samples(members), generator=torch.Generator().manual_seed(0))
+    read = method.compact_stream(
+        problem, lambda: iter(unstack(members)), generator=torch.Generator().manual_seed(0)
+    )
+    for name in whole.mean:
+        torch.testing.assert_close(whole.mean[name], read.mean[name])
+        torch.testing.assert_close(whole.std[name], read.std[name])
+
+
+def test_reports_say_how_units_changed_places(problem, scrambled, generator):
+    _, _, members = scrambled
+    fitted = RebasedGaussian().compact(problem, Samples(members), generator=generator)
+    # random permutations of 6 and of 5: n - H_n = 3.55 and 2.72 transpositions on average
+    assert 4 < fitted.report.diagnostics["transpositions"] < 8.5
+    assert 4 < fitted.report.diagnostics["transpositions_between_neighbours"] < 8.5
+
+
+def test_more_rank_than_samples_is_refused(problem):
+    base = MaximumAPosteriori(epochs=1)
+    with pytest.raises(CosetError, match="3 samples for a rank of 4"):
+        RebasedGaussian(DeepEnsemble(3, base), 4).fit(problem, generator=torch.Generator())
+
+
+@pytest.mark.parametrize(
+    "settings", [{"rank": -1}, {"rounds": 0}, {"reference": "last"}, {"rank": 2, "per_unit": True}]
+)
+def test_bad_settings_are_refused(settings):
+    with pytest.raises(CosetError):
+        RebasedGaussian(**settings)
