@@ -39,16 +39,23 @@ def solve(problem: Monomials, alive: Tensor) -> Solution:
         residual, done = _residual(problem, terms, logs), done + 1
         if not moved:
             break
-    if float(residual.max()) > 1e-8:
-        member = int(residual.argmax())
-        place = int(logs[member].abs().argmax())
+    _refuse_runaways(problem, terms, logs, residual)
+    return Solution(logs, terms, done, residual)
+
+
+def _refuse_runaways(problem: Monomials, terms: list[Term], logs: Tensor, residual: Tensor) -> None:
+    """Where terms vanish like ``exp(-2 u)``, all looks balanced but each step is one half."""
+    if not terms or not problem.count:
+        return
+    _, step = _direction(problem, terms, logs)
+    if float(residual.max()) > 1e-8 or float(step.abs().max()) > 0.1:
+        member, place = divmod(int(step.abs().argmax()), problem.count)
         name = next(f.name for f in reversed(problem.factors) if problem.offsets[f.name] <= place)
         raise CosetError(
             f"got weights (member {member}) whose scales in {name!r} run away",
             "needed every unit on a path of weights from an input to an output",
             "remove units that only feed each other",
         )
-    return Solution(logs, terms, done, residual)
 
 
 def mass_of(terms: Collection[Term], logs: Tensor) -> Tensor:
@@ -111,7 +118,23 @@ def _swept(problem: Monomials, terms: list[Term], logs: Tensor, factor: ScalingF
 
 
 def _newton(problem: Monomials, terms: list[Term], logs: Tensor) -> tuple[Tensor, bool]:
-    """One Newton step by conjugate gradients, halved until the mass falls."""
+    """One Newton step, halved until the mass falls."""
+    gradient, step = _direction(problem, terms, logs)
+    before, slope = mass_of(terms, logs), (gradient * step).sum(1)
+    size = torch.ones_like(before)
+    for _ in range(40):
+        trial = logs - size.unsqueeze(1) * step
+        after = mass_of(terms, trial)
+        # the last steps change the mass by less than its rounding
+        good = after <= before - 1e-4 * size * slope + 1e-15 * before
+        if bool(good.all()):
+            return trial, True
+        size = torch.where(good, size, size / 2)
+    return torch.where(good.unsqueeze(1), trial, logs), bool(good.any())
+
+
+def _direction(problem: Monomials, terms: list[Term], logs: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient, and the Newton direction by conjugate gradients."""
     padded = torch.nn.functional.pad(logs, (0, 1))
     values = [term.values * term.multipliers(padded, 2.0) for term in terms]
     gradient = problem.collected(values, lambda power: 2.0 * power, terms)
@@ -125,17 +148,7 @@ def _newton(problem: Monomials, terms: list[Term], logs: Tensor) -> tuple[Tensor
         return problem.collected(changes, lambda power: 4.0 * power, terms)
 
     step = conjugate_gradients(curvature, gradient, torch.where(diagonal > 0, diagonal, 1.0))
-    before, slope = mass_of(terms, logs), (gradient * step).sum(1)
-    size = torch.ones_like(before)
-    for _ in range(40):
-        trial = logs - size.unsqueeze(1) * step
-        after = mass_of(terms, trial)
-        # the last steps change the mass by less than its rounding
-        good = after <= before - 1e-4 * size * slope + 1e-15 * before
-        if bool(good.all()):
-            return trial, True
-        size = torch.where(good, size, size / 2)
-    return torch.where(good.unsqueeze(1), trial, logs), bool(good.any())
+    return gradient, step
 
 
 def kept(problem: Monomials, alive: Tensor) -> list[Term]:

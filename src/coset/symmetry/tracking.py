@@ -69,23 +69,25 @@ def track_order(
     tracks = {}
     for factor in group.permutations:
         ranks = torch.stack([element.permutations[factor.name] for element in elements])
-        tracks[factor.name] = _track(ranks[:, 0] if single else ranks, times, single)
+        track = _track(ranks, times)
+        tracks[factor.name] = _of_one(track) if single else track
     return tracks
 
 
-def _track(ranks: Tensor, times: Tensor, single: bool) -> OrderTrack:
-    flat = ranks.flatten(1, -2) if single else ranks.flatten(2, -2)
-    if single and ranks.dim() == 2:
-        flat = ranks.unsqueeze(1)
-    if not single and ranks.dim() == 3:
-        flat = ranks.unsqueeze(2)
+def _track(ranks: Tensor, times: Tensor) -> OrderTrack:
+    flat = ranks.reshape(*ranks.shape[:2], -1, ranks.shape[-1])
     changed = (flat[1:] != flat[:-1]).double().mean((-1, -2))
-    # unit with rank k at first has rank relative[k] now
+    # the unit with rank k at first has rank relative[k] now
     relative = flat.gather(-1, flat[0].argsort(-1).expand_as(flat))
     swaps = relative.shape[-1] - _cycles(relative)
-    same = (flat == flat[-1]).flatten(-2).all(-1)
-    final_place = same.flip(0).long().cumprod(0).sum(0)
-    return OrderTrack(ranks, changed, swaps.sum(-1), times[len(times) - final_place])
+    settled = (flat == flat[-1]).flatten(-2).all(-1).flip(0).long().cumprod(0).sum(0)
+    return OrderTrack(ranks, changed, swaps.sum(-1), times[len(times) - settled])
+
+
+def _of_one(track: OrderTrack) -> OrderTrack:
+    return OrderTrack(
+        track.ranks[:, 0], track.changed[:, 0], track.transpositions[:, 0], track.final[0]
+    )
 
 
 def _cycles(permutations: Tensor) -> Tensor:
