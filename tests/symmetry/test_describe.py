@@ -163,7 +163,7 @@ def test_digits_belong_to_axes():
     assert place(fused, (12, 1, 5)) == "w axis 0 [4:12]"
     assert place(Site("w", (), (12, 5), (), power=1), (12, 5)) == "w"
     interleaved = Site("w", ((0, 3, 2, 2),), (3, 2), (1,))
-    assert place(interleaved, (12,)) == "w axis 0 [2:4] of each 3"
+    assert place(interleaved, (12,)) == "w axis 0 [2:4] in each of 3"
 
 
 def test_nested_factors_follow_their_parents():

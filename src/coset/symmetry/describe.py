@@ -7,7 +7,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from typing import Protocol
 
 from coset.errors import CosetError
@@ -62,8 +62,8 @@ class _Entry:
     @property
     def names(self) -> list[str]:
         """The lines of the first column."""
-        below = [] if self.inside is None else [_shortened(f"  inside {self.inside}", _NAME)]
-        return [_shortened(self.name, _NAME), *below]
+        below = [] if self.inside is None else _broken(f"  inside {self.inside}", "    ")
+        return [*_broken(self.name, "  "), *below]
 
     @property
     def module(self) -> str:
@@ -147,22 +147,22 @@ def place(site: Site, shape: Sequence[int]) -> str:
 def _cuts(site: Site, axis: int | None) -> str:
     """The range of an axis that a block keeps, as `` [start:stop]``."""
     return "".join(
-        f" [{start}:{start + size}]" + (f" of each {outer}" if outer > 1 else "")
+        f" [{start}:{start + size}]" + (f" in each of {outer}" if outer > 1 else "")
         for own, outer, start, size in site.block
         if axis in (None, own)
     )
 
 
 def _permutation(group: Described, factor: PermutationFactor) -> _Entry:
-    where = tuple(place(site, group.shapes[site.tensor]) for site in factor.sites)
+    # parts of a tensor that are cut along another axis are one place
+    where = tuple(dict.fromkeys(place(site, group.shapes[site.tensor]) for site in factor.sites))
     inside = factor.within[-1] if factor.within else None
     return _Entry(factor.name, "permutation", factor.size, where, inside)
 
 
 def _scaling(group: Described, factor: ScalingFactor) -> _Entry:
-    where = tuple(
-        f"{place(site, group.shapes[site.tensor])} ({site.power:+d})" for site in factor.sites
-    )
+    places = (f"{place(s, group.shapes[s.tensor])} ({s.power:+d})" for s in factor.sites)
+    where = tuple(dict.fromkeys(places))
     inside = factor.within[-1] if factor.within else None
     return _Entry(factor.name, f"scaling, {factor.domain}", factor.size, where, inside)
 
@@ -196,7 +196,7 @@ def _aligned(entries: Sequence[_Entry]) -> list[str]:
         ]
     lines.insert(1, "-" * max(map(len, lines)))
     if short:
-        lines.append("(a name that begins with a dot is in the module the factor is named after)")
+        lines.append("(.name is in the module that the factor is named after, …name near it)")
     return lines
 
 
@@ -204,10 +204,7 @@ def _listed(entry: _Entry, room: int) -> tuple[list[str], bool]:
     """As many places as fit in the lines there are, and whether names had to be shortened."""
     if (lines := _filled(entry.where, room)) is not None:
         return lines, False
-    where = [
-        f".{name.removeprefix(entry.module)}" if name.startswith(entry.module) else name
-        for name in entry.where
-    ]
+    where = [_relative(name, entry.module) for name in entry.where]
     for shown in range(len(where), 0, -1):
         rest = [f"and {len(where) - shown} more"] if shown < len(where) else []
         first = [_shortened(where[0], room - 1)] if shown == 1 else where[:shown]
@@ -227,6 +224,30 @@ def _filled(words: Sequence[str], room: int) -> list[str] | None:
             lines.append("")
         lines[-1] += f" {text}" if lines[-1] else text
     return lines if len(lines) <= _LINES else None
+
+
+def _relative(name: str, module: str) -> str:
+    """A place as seen from a module.
+
+    >>> _relative("block.up.weight axis 0", "block.up."), _relative("block.down.bias", "block.up.")
+    ('.weight axis 0', '…down.bias')
+    """
+    if name.startswith(module):
+        return f".{name.removeprefix(module)}"
+    own, theirs = name.partition(" ")[0].split("."), module.split(".")
+    pairs = zip(own[:-1], theirs, strict=False)
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return "…" + name[sum(len(word) + 1 for word in own[:common]) :] if common else name
+
+
+def _broken(name: str, indent: str) -> list[str]:
+    """A long name on two lines, broken before a dot."""
+    if len(name) <= _NAME:
+        return [name]
+    dot = name.rfind(".", 0, _NAME)
+    if dot <= 0 or len(name) - dot + len(indent) > _NAME:
+        return [_shortened(name, _NAME)]
+    return [name[:dot], indent + name[dot:]]
 
 
 def _shortened(text: str, width: int) -> str:

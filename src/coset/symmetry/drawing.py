@@ -119,7 +119,8 @@ class _Picture:
                     leaving |= names
                 if k > 0 or len(axes) == 1:
                     entering |= names
-        return leaving, entering
+        # a table of embeddings has its units on the second axis
+        return leaving or entering, entering
 
     def _flow(self) -> dict[tuple[int, int], str]:
         """The colour of each edge: the factor of what flows along it, where that is clear."""

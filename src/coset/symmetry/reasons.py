@@ -1,5 +1,6 @@
 """Why each axis of each tensor is free, tied or pinned: the ties of the analysis, as plain text."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from math import prod
@@ -38,7 +39,7 @@ def _range(block: Block, axis: int) -> str:
     """The range that cuts leave of an axis."""
     cuts = [cut for cut in block if cut[0] == axis]
     return "".join(
-        f" [{start}:{start + size}]" + (f" of each {outer}" if outer > 1 else "")
+        f" [{start}:{start + size}]" + (f" in each of {outer}" if outer > 1 else "")
         for _, outer, start, size in cuts
     )
 
@@ -56,11 +57,11 @@ class _Teller:
         self.chains: Chains = self.atoms.chains()
         self.factors = dict(_by_class(structure, factory, permutations))
         self.class_of = factory.class_of
-        self.places: dict[int, dict[str, None]] = {}
+        self.places: dict[int, Counter[str]] = {}
         for part in structure.parts:
             for axis, digits in enumerate(part.axes):
                 for atom in digits:
-                    self.places.setdefault(atom, {})[f"{part.tensor} axis {axis}"] = None
+                    self.places.setdefault(atom, Counter())[f"{part.tensor} axis {axis}"] += 1
         self.owner: dict[int, str] = {}
         self.copies: dict[tuple[int, str], int] = {}
         for atom, label in enumerate(self.atoms.label):
@@ -84,9 +85,11 @@ class _Teller:
         text = f"free: {first.size} units{inside}, moved by {first.name}{copies}"
         others = self.places[atom].keys() - {name}
         chain = self.chains.nearest(own, lambda other: self.owner.get(other) in others)
+        if not others:
+            again = self.places[atom][name] > 1
+            return f"{text}; tied to {'another part of this' if again else 'no other'} axis"
         if not chain:
-            named = f"; tied to {min(others)}" if others else "; tied to no other axis"
-            return text + named
+            return f"{text}; tied to {min(others)}"
         more = f", and with it to {len(others) - 1} more" if len(others) > 1 else ""
         return f"{text}; tied to {self.owner[chain[-1][0]]} by {_operation(chain[-1][1])}{more}"
 
