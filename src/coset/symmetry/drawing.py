@@ -15,7 +15,7 @@ from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.outline import Box, Outline, Segment, axis_segments, outline
 from coset.symmetry.tracing import trace
 
-INK, FAINT, PINNED, PAPER, BLOCK = "#1f2733", "#8a94a3", "#b4bbc6", "#ffffff", "#f3f5f9"
+INK, FAINT, PINNED, PAPER, BLOCK = "#1f2733", "#8a94a3", "#98a1af", "#ffffff", "#f3f5f9"
 _PALETTE = (
     "#2f6fb2", "#d9722b", "#3a9a5b", "#b8405e", "#7a5bb5", "#0f9aa7",
     "#c49a17", "#8c5a3c", "#d45fa0", "#5c7d2e",
