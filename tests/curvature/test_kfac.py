@@ -1,11 +1,14 @@
 """KFAC where it is exact, and its correction everywhere."""
 
+import copy
+
 import pytest
 import torch
 from curvature_networks import NETWORKS, Scaled, brute_curvature, build, measure, problem_of
 from torch import nn
 
 from coset import KFAC, Categorical, CosetError, GaussianNoise
+from coset.curvature.measure import Cuts
 from coset.linalg import BlockDiagonal, Kronecker, dense
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -127,8 +130,38 @@ def test_weights_and_bias_may_be_kept_apart():
     module, inputs = build("mlp", 6)
     problem = problem_of(module, inputs)
     network = problem.network
-    found = KFAC().build(problem, network.weights, network.layout, separate=frozenset({"0.weight"}))
+    found = KFAC().build(
+        problem, network.weights, network.layout, cuts=Cuts(separate=frozenset({"0.weight"}))
+    )
     assert found.layers == (("0.weight",), ("0.bias",), ("2.weight", "2.bias"))
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_rows_of_any_scale_share_a_basis(corrected):
+    """With rows cut apart, rescaling outputs of a layer rescales its curvature, nothing else."""
+    module, inputs = build("mlp", 8)
+    factors = torch.tensor([0.1, 1.0, 3.0, 0.5, 20.0])
+    found = []
+    for scale in (torch.ones(5), factors):
+        with torch.no_grad():
+            changed = copy.deepcopy(module)
+            changed[0].weight.mul_(scale.unsqueeze(1))
+            changed[0].bias.mul_(scale)
+            changed[2].weight.div_(scale)
+        problem = problem_of(changed, inputs)
+        operator = (
+            KFAC(corrected=corrected)
+            .build(
+                problem,
+                problem.network.weights,
+                problem.network.layout,
+                cuts=Cuts(rows=frozenset({"0.weight"})),
+            )
+            .operator.blocks[0]
+        )
+        each = scale.repeat_interleave(5)
+        found.append(dense(operator, like=inputs) * each * each.unsqueeze(1))
+    torch.testing.assert_close(found[0], found[1])
 
 
 def test_groups_of_a_convolution_are_blocks_side_by_side():

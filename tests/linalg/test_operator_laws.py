@@ -123,6 +123,16 @@ def test_a_precision_for_each_row_of_a_kronecker_product():
         shift(operator, torch.rand(24, dtype=F64))
 
 
+def test_a_basis_that_is_not_orthogonal():
+    sizes = torch.rand(2, 3, 1, dtype=F64) + 0.5
+    plain = kronecker()
+    operator = Kronecker(sizes * plain.left, plain.right, plain.table, orthogonal=False)
+    matrix = matrix_of(operator)
+    torch.testing.assert_close(diagonal(operator), matrix.diagonal())
+    shifted = shift(operator, torch.full((24,), 0.3, dtype=F64))
+    torch.testing.assert_close(matrix_of(shifted), matrix + 0.3 * torch.eye(24, dtype=F64))
+
+
 def test_cast(operator):
     narrow = cast(operator, torch.float32)
     product = narrow.matmat(torch.ones(operator.shape[1], 1))

@@ -21,6 +21,7 @@ from coset import (
     PointMass,
     SampledSoftmax,
 )
+from coset.curvature.measure import UNCUT, Cuts
 from coset.linalg import inverse, shift
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "curvature"))
@@ -30,9 +31,9 @@ pytestmark = pytest.mark.usefixtures("double")
 RULE = Linearised()
 
 
-def posterior_of(problem, recipe, rows=False, separate=frozenset()):
+def posterior_of(problem, recipe, rows=False, cuts=UNCUT):
     network = problem.network
-    found = recipe.build(problem, network.weights, network.layout, separate=separate)
+    found = recipe.build(problem, network.weights, network.layout, cuts=cuts)
     precision = torch.full((network.layout.size,), 0.3)
     if rows:  # one precision a row of the first layer
         first = found.operator.order[: found.operator.sizes[0]]
@@ -66,7 +67,7 @@ def test_covariance_of_the_outputs(name, recipe, generator):
 def test_one_precision_a_row(name, generator):
     module, inputs = build(name, 6)
     problem = problem_of(module, inputs)
-    posterior = posterior_of(problem, KFAC(), rows=True)
+    posterior = posterior_of(problem, KFAC(), rows=True, cuts=Cuts(rows=frozenset({"0.weight"})))
     found = RULE(posterior, problem.network, Categorical(), inputs, generator=generator).covariance
     jacobian = brute_jacobian(problem.network, problem.network.layout, inputs)
     matrix = posterior.covariance.matmat(torch.eye(problem.network.layout.size))
@@ -76,7 +77,7 @@ def test_one_precision_a_row(name, generator):
 def test_blocks_that_keep_the_bias_apart(generator):
     module, inputs = build("mlp", 6)
     problem = problem_of(module, inputs)
-    posterior = posterior_of(problem, KFAC(), separate=frozenset({"2.weight"}))
+    posterior = posterior_of(problem, KFAC(), cuts=Cuts(separate=frozenset({"2.weight"})))
     found = RULE(posterior, problem.network, Categorical(), inputs, generator=generator).covariance
     jacobian = brute_jacobian(problem.network, problem.network.layout, inputs)
     matrix = posterior.covariance.matmat(torch.eye(problem.network.layout.size))

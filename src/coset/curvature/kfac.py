@@ -5,7 +5,7 @@ Kronecker product of the moments of ``u`` and of ``v``; the correction (George e
 the eigenvectors and puts the exact second moments along them in place of the eigenvalues.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -15,7 +15,16 @@ from torch import Tensor
 from coset.bayes.problem import Problem
 from coset.curvature.capture import Recorded
 from coset.curvature.maps import Pair
-from coset.curvature.measure import Block, Measured, blocks_of, order_of, recordings, squares
+from coset.curvature.measure import (
+    UNCUT,
+    Block,
+    Cuts,
+    Measured,
+    blocks_of,
+    order_of,
+    recordings,
+    squares,
+)
 from coset.errors import CosetError
 from coset.linalg import BlockDiagonal, Kronecker
 from coset.vocabulary import Weights
@@ -59,14 +68,14 @@ class KFAC:
         *,
         outputs: Tensor | None = None,
         previous: Measured | None = None,
-        separate: frozenset[str] = frozenset(),
+        cuts: Cuts = UNCUT,
     ) -> Measured:
         """Measures the curvature; with ``previous``, only the correction in its eigenbasis."""
         if previous is None or not self.corrected:
-            previous = self._factors(problem, weights, layout, outputs, separate)
+            previous = self._factors(problem, weights, layout, outputs, cuts)
         if not self.corrected:
             return previous
-        return _correct(problem, weights, layout, outputs, separate, previous)
+        return _correct(problem, weights, layout, outputs, cuts.separate, previous)
 
     def _factors(
         self,
@@ -74,11 +83,11 @@ class KFAC:
         weights: Weights,
         layout: Layout,
         outputs: Tensor | None,
-        separate: frozenset[str],
+        cuts: Cuts,
     ) -> Measured:
         sums: dict[tuple[str, ...], _Moments] = {}
         blocks: list[Block] = []
-        for recorded, columns in recordings(problem, weights, layout, outputs, separate):
+        for recorded, columns in recordings(problem, weights, layout, outputs, cuts.separate):
             if not blocks:
                 blocks = blocks_of(recorded, layout)
                 self._check_memory(blocks)
@@ -86,7 +95,10 @@ class KFAC:
             for column in columns:
                 for names, pair in recorded.pairs(column).items():
                     sums[names].add(pair, self.approximation)
-        operators = [sums[block.names].kronecker(self.approximation) for block in blocks]
+        operators = [
+            sums[block.names].kronecker(self.approximation, scaled=bool(cuts.rows & {*block.names}))
+            for block in blocks
+        ]
         operator = BlockDiagonal(tuple(operators), order_of(blocks))
         return Measured(operator, tuple(block.names for block in blocks))
 
@@ -126,12 +138,18 @@ class _Moments:
             self._seen = (right, moment)
         self.right += moment
 
-    def kronecker(self, approximation: str) -> Kronecker:
-        """The product of the moments, in its eigenbasis."""
+    def kronecker(self, approximation: str, *, scaled: bool) -> Kronecker:
+        """The product of the moments, in its eigenbasis; ``scaled``: that of rows of one size."""
         repeats = self.positions if approximation == "expand" else self.positions**2
-        left, rows = _eigen(self.left)
         right, cols = _eigen(self.right / (self.examples * repeats))
-        return Kronecker(left, right, rows.unsqueeze(-1) * cols.unsqueeze(-2))
+        if not scaled:
+            left, rows = _eigen(self.left)
+            return Kronecker(left, right, rows.unsqueeze(-1) * cols.unsqueeze(-2))
+        sizes = self.left.diagonal(dim1=1, dim2=2).sqrt()
+        sizes = torch.where(sizes > 0, sizes, 1.0).unsqueeze(-1)
+        left, rows = _eigen(self.left / sizes / sizes.mT)
+        table = rows.unsqueeze(-1) * cols.unsqueeze(-2)
+        return Kronecker(sizes * left, right, table, orthogonal=False)
 
 
 def _moment(side: Float[Tensor, "n b r k"], approximation: str) -> Float[Tensor, "b k k"]:
@@ -172,7 +190,9 @@ def _correct(
             dtype = recorded.outputs.dtype
             for names, block in blocks.items():
                 assert isinstance(block, Kronecker)
-                bases[names] = block.left.to(dtype), block.right.to(dtype)
+                # coordinates along the columns of L: L⁻¹, which is Lᵀ where L is orthogonal
+                left = block.left if block.orthogonal else torch.linalg.inv(block.left).mT
+                bases[names] = left.to(dtype), block.right.to(dtype)
                 tables[names] = torch.zeros_like(block.table)
         rotated: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
         for column in columns:
@@ -186,5 +206,5 @@ def _correct(
     corrected = []
     for names, block in blocks.items():
         assert isinstance(block, Kronecker)
-        corrected.append(Kronecker(block.left, block.right, tables[names]))
+        corrected.append(replace(block, table=tables[names]))
     return Measured(BlockDiagonal(tuple(corrected), operator.order), previous.layers)

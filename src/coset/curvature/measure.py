@@ -21,6 +21,24 @@ from coset.weights.network import Inputs, Network
 
 
 @dataclass(frozen=True)
+class Cuts:
+    """Where the groups of a prior cut through layers, so that blocks can respect them.
+
+    Attributes:
+        separate: Weights whose bias has another precision: the two get a block each.
+        rows: Weights with several precisions, one a row or a few rows: their eigenbasis is taken
+            after the rows have been brought to one scale, so that it follows any rescaling.
+    """
+
+    separate: frozenset[str] = frozenset()
+    rows: frozenset[str] = frozenset()
+
+
+UNCUT = Cuts()
+"""Groups of whole layers."""
+
+
+@dataclass(frozen=True)
 class Measured:
     """A curvature, and which tensors each of its blocks covers.
 
@@ -44,7 +62,7 @@ class Curvature(Protocol):
         *,
         outputs: Tensor | None = None,
         previous: Measured | None = None,
-        separate: frozenset[str] = frozenset(),
+        cuts: Cuts = UNCUT,
     ) -> Measured:
         """Measures the curvature.
 
@@ -55,7 +73,7 @@ class Curvature(Protocol):
             outputs: Where the output Hessian ``B`` is taken, one row an example.  ``None``: at the
                 network's own outputs.
             previous: An earlier result for other ``outputs``, parts of which may be used again.
-            separate: Weights that do not share a block with their bias.
+            cuts: Where groups of the prior cut through layers.
         """
         ...
 

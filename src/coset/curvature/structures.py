@@ -9,6 +9,8 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.curvature.measure import (
+    UNCUT,
+    Cuts,
     Measured,
     blocks_of,
     column_count,
@@ -49,7 +51,7 @@ class Full:
         *,
         outputs: Tensor | None = None,
         previous: Measured | None = None,
-        separate: frozenset[str] = frozenset(),
+        cuts: Cuts = UNCUT,
     ) -> Measured:
         """Measures the curvature."""
         first, _ = next(iter(problem.train))
@@ -89,7 +91,7 @@ class DiagonalOnly:
         *,
         outputs: Tensor | None = None,
         previous: Measured | None = None,
-        separate: frozenset[str] = frozenset(),
+        cuts: Cuts = UNCUT,
     ) -> Measured:
         """Measures the curvature."""
         total = torch.zeros(layout.size, dtype=torch.float64)

@@ -6,11 +6,12 @@ can be right for them: each such filter, channel group or layer gets its own (An
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
@@ -80,6 +81,8 @@ def group_weights(problem: Problem, layout: Layout, grouping: Grouping, *, rows:
     if grouping != "normalised":
         raise CosetError(f"got the groups {grouping!r}", "needed 'single', 'layer' or 'normalised'")
     first, _ = next(iter(problem.train))
+    if not _divides(problem.network, first[:2]):
+        return group_weights(problem, layout, "single", rows=rows)
     try:
         found = invariances(problem.network, first[:2])
     except CosetError as error:
@@ -137,6 +140,38 @@ def invariances(network: Network, example: Inputs) -> tuple[ScaleInvariance, ...
     """The scales that normalisations divide out."""
     network.apply(network.weights, example)  # copies made at the first call are not traced
     return discover(_Shell(network), example).invariances
+
+
+def _divides(network: Network, example: Inputs) -> bool:
+    """Whether anything in the network could divide a scale out; without, there is no search."""
+    watch = _Watch()
+    with torch.no_grad(), watch:
+        network.apply(network.weights, example)
+    return watch.divides
+
+
+class _Watch(TorchFunctionMode):
+    """Notes calls of functions that can undo a scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.divides = False
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Lets everything pass."""
+        name = getattr(function, "__name__", "")
+        self.divides = self.divides or "norm" in name or name.strip("_") in _DIVISIONS
+        return function(*args, **(kwargs or {}))
+
+
+_DIVISIONS = {
+    "cosine_similarity", "cross_entropy", "div", "divide", "einsum", "exp", "log", "normalize",
+    "pow", "reciprocal", "rsqrt", "rtruediv", "sign", "std", "std_mean", "true_divide", "truediv",
+    "var", "var_mean",
+}  # fmt: skip
+"""Functions with which a normalisation can be written by hand; too many are no harm."""
 
 
 class _Shell(nn.Module):

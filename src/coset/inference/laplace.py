@@ -11,7 +11,7 @@ from coset.bayes.batches import Data, as_batches
 from coset.bayes.likelihood import Categorical, GaussianNoise, Likelihood
 from coset.bayes.problem import Problem
 from coset.curvature.kfac import KFAC
-from coset.curvature.measure import Curvature, Measured
+from coset.curvature.measure import Curvature, Cuts, Measured
 from coset.curvature.tangent import Tangent, tangent_of
 from coset.errors import CosetError
 from coset.inference.grouping import Groups, group_weights
@@ -80,19 +80,24 @@ class Laplace:
         if self.tuning is None:
             return self._untuned(problem, weights, layout)
         settings = self.tuning.settled(problem.likelihood)
+        noise = None
+        if _unknown_noise(problem) and not settings.noise:
+            noise = _residual_noise(problem, weights)
+            problem = problem.with_likelihood(noise)
         learn = _unknown_noise(problem)
         unit = problem.with_likelihood(GaussianNoise(1.0)) if learn else problem
         groups = group_weights(
             problem, layout, settings.groups, rows=isinstance(self.curvature, KFAC)
         )
-        separate = _separate(layout, groups.labels)
-        measured = self.curvature.build(unit, weights, layout, separate=separate)
+        cuts = _cuts(layout, groups.labels)
+        measured = self.curvature.build(unit, weights, layout, cuts=cuts)
         tell(0.4, "evidence")
         tangent = tangent_of(unit, weights, layout)
-        tuner = Tuner(settings, tangent, self.curvature, groups, learn and settings.noise, separate)
+        tuner = Tuner(settings, tangent, self.curvature, groups, learn, cuts)
         tuned = tuner.run(measured)
         tell(0.9, "checks")
-        posterior = _posterior(problem, tangent, groups, tuned, learn)
+        noise = GaussianNoise(tuned.noise_precision**-0.5) if learn else noise
+        posterior = _posterior(problem, tangent, groups, tuned, noise)
         checked = _shrunk(posterior, problem, settings.validation)
         tell(1.0, "done")
         return checked
@@ -116,8 +121,8 @@ class Laplace:
         if not bool((flat > 0).all()):
             raise CosetError("got a prior precision of zero", "needed positive precisions")
         precision, labels = flat.unique(return_inverse=True)
-        separate = _separate(layout, labels)
-        measured = self.curvature.build(problem, weights, layout, separate=separate)
+        cuts = _cuts(layout, labels)
+        measured = self.curvature.build(problem, weights, layout, cuts=cuts)
         spectrum = spectrum_of(measured.operator, labels, len(precision))
         fit = sum(
             float(problem.likelihood.log_prob(problem.network.apply(weights, x), y).double().sum())
@@ -135,19 +140,30 @@ def _unknown_noise(problem: Problem) -> bool:
     return isinstance(problem.likelihood, GaussianNoise) and problem.likelihood.std is None
 
 
-def _separate(layout: Layout, labels: Tensor) -> frozenset[str]:
-    """Weights whose bias has another precision, so that the two cannot share a block."""
+def _residual_noise(problem: Problem, weights: Weights) -> GaussianNoise:
+    """Noise of the size of the network's own residuals."""
+    pairs = [(problem.network.apply(weights, x), y) for x, y in problem.train]
+    outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    return GaussianNoise().estimate(outputs, targets)
+
+
+def _cuts(layout: Layout, labels: Tensor) -> Cuts:
+    """Where weights and bias, or rows of weights, have different precisions."""
     tables = layout.unflatten(labels)
-    found = set()
+    separate, rows = set(), set()
     for name, table in tables.items():
         prefix, _, last = name.rpartition(".")
         bias = tables.get(f"{prefix}.bias" if prefix else "bias")
-        if last == "bias" or bias is None or table.dim() < 2 or len(bias) != len(table):
+        if table.dim() < 2:
             continue
-        rows = table.flatten(1)
-        if not bool((rows == bias.unsqueeze(1)).all()):
-            found.add(name)
-    return frozenset(found)
+        flat = table.flatten(1)
+        if not bool((flat == flat[0, 0]).all()):
+            rows.add(name)
+        if last == "bias" or bias is None or len(bias) != len(table):
+            continue
+        if not bool((flat == bias.unsqueeze(1)).all()):
+            separate.add(name)
+    return Cuts(frozenset(separate), frozenset(rows))
 
 
 def _shrunk(posterior: Gaussian, problem: Problem, validation: "Data | None") -> Gaussian:
@@ -187,11 +203,14 @@ def _doubts(posterior: Gaussian, problem: Problem, likelihood: Likelihood) -> li
 
 
 def _posterior(
-    problem: Problem, tangent: Tangent, groups: Groups, tuned: Tuned, learnt: bool
+    problem: Problem,
+    tangent: Tangent,
+    groups: Groups,
+    tuned: Tuned,
+    noise: GaussianNoise | None,
 ) -> Gaussian:
-    likelihood = GaussianNoise(tuned.noise_precision**-0.5) if learnt else None
     report = FitReport(
-        likelihood=likelihood,
+        likelihood=noise,
         prior=groups.prior(tuned.precision, _by_name(problem)),
         log_evidence=tuned.log_evidence,
         diagnostics=tuned.diagnostics,

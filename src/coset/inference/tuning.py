@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coset.bayes.batches import Data
 from coset.bayes.likelihood import GaussianNoise, HeteroscedasticGaussian, Likelihood
-from coset.curvature.measure import Curvature, Measured
+from coset.curvature.measure import Curvature, Cuts, Measured
 from coset.curvature.tangent import Form, Mean, Point, Tangent
 from coset.errors import CosetError
 from coset.inference.grouping import Grouping, Groups
@@ -112,7 +112,7 @@ class Tuner:
     curvature: Curvature
     groups: Groups
     learn_noise: bool
-    separate: frozenset[str]
+    cuts: Cuts
 
     @property
     def form(self) -> Form:
@@ -256,7 +256,7 @@ class Tuner:
             self.tangent.layout,
             outputs=point.outputs,
             previous=state.measured,
-            separate=self.separate,
+            cuts=self.cuts,
         )
         spectrum = spectrum_of(measured.operator, self.groups.labels, len(self.groups.names))
         return replace(state, measured=measured, spectrum=spectrum)
@@ -268,7 +268,7 @@ class Tuner:
         precision, noise = state.precision, state.noise
         spectrum = state.spectrum if noise == 1 else state.spectrum.scaled(noise)
         # where the mode moves with the precision, one step of the fixed point; else its end
-        sweeps = 1 if self._exact else 200
+        sweeps = 1 if self._exact else (10 if spectrum.rest else 200)
         precision = best_precision(spectrum, norms, precision, sweeps=sweeps)
         if self.learn_noise:
             gamma = float(spectrum.effective(precision).sum())

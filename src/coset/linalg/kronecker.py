@@ -6,7 +6,7 @@ orthogonal ``L`` and ``R`` the operator is ``(L ⊗ R) diag(table) (L ⊗ R)ᵀ`
 each group of a grouped convolution.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -32,6 +32,13 @@ from coset.linalg.structured import cholesky
 class Kronecker:
     """``(L ⊗ R) diag(table) (L ⊗ R)ᵀ`` for each block.
 
+    Attributes:
+        left: ``L`` of each block.
+        right: The orthogonal ``R`` of each block.
+        table: One number for each pair of their columns.
+        orthogonal: Whether ``L`` is, so that the table holds eigenvalues.  Otherwise the operator
+            can be multiplied with and shifted, and what comes of the shift can do the rest.
+
     >>> eye = torch.eye(1).unsqueeze(0)
     >>> operator = Kronecker(eye, eye, torch.full((1, 1, 1), 3.0))
     >>> shift(operator, torch.ones(1)).matmat(torch.ones(1, 1))
@@ -41,6 +48,7 @@ class Kronecker:
     left: Float[Tensor, "b o o"]
     right: Float[Tensor, "b i i"]
     table: Float[Tensor, "b o i"]
+    orthogonal: bool = True
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -184,7 +192,7 @@ def _(operator: Kronecker, precision: Tensor) -> LinearOperator:
             "needed one a layer or one a filter",
             "use Full() or DiagonalOnly() for a precision of each weight",
         )
-    if bool((rows == rows[:, :1]).all()):
+    if operator.orthogonal and bool((rows == rows[:, :1]).all()):
         return Kronecker(operator.left, operator.right, operator.table + rows)
     left = operator.left.to(operator.table.dtype).unsqueeze(1)
     # L diag(table[:, :, j]) Lᵀ for each column j, plus the rows' own precisions
@@ -196,7 +204,7 @@ def _(operator: Kronecker, precision: Tensor) -> LinearOperator:
 
 @scale.register
 def _(operator: Kronecker, factor: float) -> LinearOperator:
-    return Kronecker(operator.left, operator.right, operator.table * factor)
+    return replace(operator, table=operator.table * factor)
 
 
 @scale.register
@@ -206,7 +214,8 @@ def _(operator: RowBlocks, factor: float) -> LinearOperator:
 
 @cast.register
 def _(operator: Kronecker, dtype: torch.dtype) -> LinearOperator:
-    return Kronecker(operator.left.to(dtype), operator.right.to(dtype), operator.table.to(dtype))
+    left, right = operator.left.to(dtype), operator.right.to(dtype)
+    return Kronecker(left, right, operator.table.to(dtype), operator.orthogonal)
 
 
 @cast.register

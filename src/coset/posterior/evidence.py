@@ -124,7 +124,7 @@ def _parts(operator: LinearOperator, labels: Tensor) -> list[tuple[LinearOperato
 def _eigenvalues(operator: LinearOperator) -> Tensor | None:
     """Eigenvalues other than zero, where they are at hand or cheap."""
     if isinstance(operator, Kronecker):
-        return operator.table
+        return operator.table if operator.orthogonal else None
     matrix = None
     if isinstance(operator, Dense):
         matrix = operator.matrix

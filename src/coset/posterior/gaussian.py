@@ -22,6 +22,7 @@ class Gaussian:
         covariance: An operator over the flat vector of them.
         layers: The tensors of each block of a block-diagonal covariance.
         report: What the fit found out.
+        names: The tensors in the order of the flat vector; without, that of ``mean``.
 
     >>> from coset.linalg import Diagonal
     >>> posterior = Gaussian({"w": torch.zeros(2)}, Diagonal(torch.tensor([1.0, 4.0])))
@@ -33,11 +34,16 @@ class Gaussian:
     covariance: LinearOperator
     layers: tuple[tuple[str, ...], ...] = ()
     report: FitReport = FitReport()
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.names:  # a dictionary read from a file has lost its order
+            object.__setattr__(self, "names", tuple(self.mean))
 
     @cached_property
     def layout(self) -> Layout:
         """The covered tensors."""
-        return Layout.of(self.mean)
+        return Layout.of(self.mean, self.names)
 
     @cached_property
     def _root(self) -> LinearOperator:
