@@ -232,7 +232,7 @@ def efficientnet() -> nn.Module:
     positive=[(3, 2), *[(5, 2, 2)] * 3, *[(4, 2)] * 2],
     nonzero=[(5, 2, 2)],
     sign=[*[(5, 2, 2)] * 2, (4, 2)],
-    invariances=filters("2.0", "4.0", "5.0"),
+    invariances={"0.weight": "channel-group", **filters("2.0", "4.0", "5.0")},
 )
 def shufflenet() -> nn.Module:
     """stem 6, grouped 1x1 (2 groups) to 20 with ReLU, shuffle, depthwise 20, grouped 1x1 (2 groups)
@@ -244,7 +244,8 @@ def shufflenet() -> nn.Module:
     lives inside both g and e. The second layer's 8 = (e 2, p 4). Factors: g 2, e 2, i 3 in g, u 5
     in g and e, p 4 in e. Scales: stem 3 in g (ReLU). On u: first norm before and after (ReLU),
     depthwise norm before (positive) and after (linear: nonzero), two signs. On p: before, after
-    (ReLU), sign.
+    (ReLU), sign. Invariances: the filters before the norms; and a group of the stem (with its bias)
+    scales all that its grouped layer gives to the first norm, which divides it out.
     """
     return pooled(
         nn.Conv2d(3, 6, 3),
