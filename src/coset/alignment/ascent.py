@@ -6,21 +6,21 @@ rounding, factors are looked at again only when a neighbour has moved, factors t
 others are solved together with them, and signs are solved along with permutations.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import torch
 from torch import Tensor
 
 from coset.alignment.assignment import best_permutations
-from coset.alignment.gains import Gains, GainTable, sign_choices
-from coset.alignment.plans import Plan, Term
-from coset.symmetry.action import permute_tensor, scale_tensor_
-from coset.symmetry.elements import Element
+from coset.alignment.gains import Allowed, GainTable, Part, combine, sign_choices
+from coset.alignment.plans import MOST_SIGNS, Plan, Term, lone_signs, matched_tensors
+from coset.symmetry.action import permute_tensor, region, scale_tensor_
+from coset.symmetry.elements import Element, Site
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
-
-Allowed = Callable[[Term], bool]
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,37 @@ class Move:
     flips: Mapping[str, Tensor]
     gained: float
     noise: float
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The best permutations of a child for every pair of its parent's units."""
+
+    values: Tensor
+    chosen: Tensor
+    signs: Tensor
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A child and its gain matrices for every pair of its parent's units."""
+
+    plan: Plan
+    parts: Sequence[Part]
+
+    def solve(self, flipped: Collection[str], above: Sequence[int]) -> Solved:
+        """The best inside every pair, for signs of the parent that are the same for all pairs."""
+        gains = combine(self.parts, len(self.plan.signs), flipped=flipped, above=above)
+        assert gains is not None
+        chosen, values = best_permutations(gains.best())
+        return Solved(values, chosen, gains.signs_at(chosen))
+
+    def current(self, shape: tuple[int, int, int]) -> float:
+        """The gain as things are."""
+        gains = combine(self.parts, len(self.plan.signs))
+        assert gains is not None
+        stays = gains.current().double().sum(-1).reshape(shape)
+        return float(stays.diagonal(dim1=1, dim2=2).sum())
 
 
 class Ascent:
@@ -52,10 +83,11 @@ class Ascent:
         self.scales = dict(element.scales)
         self.table = GainTable(plans, to, self.aligned)
         self.solves = 0
+        self._scalings = {scaling.name: scaling for scaling in group.scalings}
+        self._matched = matched_tensors(group) & set(to)
         self._movers = {f.name: group.tables.sites(f) for f in group.permutations}
         self._movers |= {f.name: group.tables.sites(f) for f in group.scalings}
-        kinds = {to[site.tensor].dtype for plan in plans.values() for site in plan.factor.sites}
-        self.precision = 1e-6 if torch.float32 in kinds else 1e-12
+        self.precision = 1e-6 if any(w.dtype == torch.float32 for w in to.values()) else 1e-12
 
     @property
     def element(self) -> Element:
@@ -64,8 +96,7 @@ class Ascent:
 
     def objective(self) -> float:
         """``<to, aligned>`` over the tensors that are matched, in double precision."""
-        names = {term.site.tensor for plan in self.plans.values() for term in plan.terms}
-        return sum(inner(self.to[name], self.aligned[name]) for name in sorted(names))
+        return sum(inner(self.to[name], self.aligned[name]) for name in sorted(self._matched))
 
     def anchored_start(self) -> None:
         """Solves every factor once, from what is already known to fit.
@@ -74,25 +105,30 @@ class Ascent:
         axes are either fixed (inputs, outputs) or belong to factors solved before.
         """
         solved: set[str] = set()
-        waiting = [name for name, plan in self.plans.items() if not self._below(plan)]
+        decided: set[str] = set()
+        below = {child for plan in self.plans.values() for child in plan.children}
+        waiting = [name for name in self.plans if name not in below]
 
         def anchored(term: Term) -> bool:
             return term.others <= solved
 
         while waiting:
-            counts = [self._evidence(self.plans[name], anchored) for name in waiting]
-            name = waiting.pop(counts.index(max(counts)))
-            self.step(name, anchored)
+            terms = [[t for t in self._compared(self.plans[n]) if anchored(t)] for n in waiting]
+            counts = [sum(term.features for term in found) for found in terms]
+            k = counts.index(max(counts))
+            name = waiting.pop(k)
+            weight: Counter[str] = Counter()
+            for term in terms[k]:
+                weight.update({sign: term.features for sign in term.whole - decided})
+            layers = [sign for sign, _ in weight.most_common(MOST_SIGNS)]
+            self.step(name, anchored, layers)
+            decided.update(layers)
             solved |= {name, *self.plans[name].children}
 
-    def _below(self, plan: Plan) -> bool:
-        """Whether a factor is solved together with the one it lives under."""
-        return any(plan.factor.name in other.children for other in self.plans.values())
-
-    def _evidence(self, plan: Plan, anchored: Allowed) -> int:
-        below = [self.plans[child] for child in plan.children]
-        terms = [*plan.own, *(term for child in below for term in child.terms)]
-        return sum(term.features for term in terms if anchored(term))
+    def _compared(self, plan: Plan) -> list[Term]:
+        """The terms that a step compares: the factor's own and those of its children."""
+        children = [self.plans[name] for name in plan.children]
+        return [*plan.own, *(term for child in children for term in child.terms)]
 
     def sweep(self, order: Sequence[str], *, most: int) -> int:
         """Solves factors in turn until none can be improved; returns the number of sweeps."""
@@ -105,100 +141,153 @@ class Ascent:
                         waiting |= self.plans[name].neighbours - {name}
                         if self.plans[name].curved:
                             waiting.add(name)
+            waiting |= self.flip_layers()
             if not waiting:
                 return count
         return most
 
-    def step(self, name: str, allowed: Allowed | None = None) -> bool:
+    def step(self, name: str, allowed: Allowed | None = None, layers: Sequence[str] = ()) -> bool:
         """Moves one factor, with those below it, to its best place; says whether it moved.
 
-        With ``allowed`` only those terms count.
+        Args:
+            name: The factor.
+            allowed: Only these terms count.
+            layers: Signs of whole layers that may be flipped along with it.
         """
         plan = self.plans[name]
         self.solves += 1
-        move = self._together(plan, allowed) if plan.children else self._alone(plan, allowed)
+        find = self._together if plan.children else self._alone
+        moves = [
+            find(plan, allowed, frozenset(flipped))
+            for count in range(len(layers) + 1)
+            for flipped in combinations(layers, count)
+        ]
+        move = max((m for m in moves if m is not None), key=lambda m: m.gained, default=None)
         if move is None or move.gained <= move.noise:
             return False
         if plan.curved and allowed is None:
             new = self._after(plan, move)
-            gained = sum(
-                inner(self.to[n], new[n]) - inner(self.to[n], self.aligned[n])
-                for n in {t.site.tensor for t in self._terms(plan)}
-            )
-            if gained <= move.noise:
+            changed = {term.site.tensor for term in self._compared(plan)}
+            changed |= {term.site.tensor for term in plan.terms}
+            before = sum(inner(self.to[n], self.aligned[n]) for n in sorted(changed))
+            after = sum(inner(self.to[n], new[n]) for n in sorted(changed))
+            if after - before <= move.noise:
                 return False
         self.apply(plan, move)
         return True
 
+    def flip_layers(self) -> set[str]:
+        """Flips whole layers where that alone is better; returns the factors to look at again."""
+        concerned: set[str] = set()
+        for scaling in lone_signs(self.group):
+            kept = torch.zeros(self.scales[scaling.name].shape, dtype=torch.float64)
+            sites = [s for s in scaling.sites if s.power % 2 and s.tensor in self._matched]
+            size = 0.0
+            for site in sites:
+                one, other = (region(w[site.tensor], 0, site) for w in (self.to, self.aligned))
+                products = one.double() * other.double()
+                kept += along(products, site).reshape(kept.shape)
+                size += float(products.abs().sum())
+            flips = torch.where(kept < -self.precision * size, -1.0, 1.0).double()
+            if bool((flips < 0).any()):
+                move = Move({}, {scaling.name: flips}, 0.0, 0.0)
+                self._do(tuple({s.tensor for s in scaling.sites}), move)
+                touched = {s.tensor for s in sites}
+                concerned |= {
+                    name
+                    for name, plan in self.plans.items()
+                    if any(term.site.tensor in touched for term in plan.terms)
+                }
+        return concerned
+
     # -- what to do ------------------------------------------------------------------------------
 
-    def _alone(self, plan: Plan, allowed: Allowed | None) -> Move | None:
+    def _alone(self, plan: Plan, allowed: Allowed | None, flipped: frozenset[str]) -> Move | None:
         name = plan.factor.name
-        gains = self.table.gains(name, allowed)
-        if gains is None:
+        parts = self.table.own(name, allowed)
+        gains = combine(parts, len(plan.signs), flipped=flipped)
+        now = combine(parts, len(plan.signs))
+        if gains is None or now is None:
             return None
-        best, choice = gains.best()
+        best = gains.best()
         places = self.permutations[name].reshape(plan.copies, -1).argsort(-1)
         chosen, values = best_permutations(best, places)
-        current = gains.current().double()
-        flips = _flips_of(plan, choice, chosen)
         return Move(
-            {name: chosen.reshape(self.permutations[name].shape)},
-            {n: flip.reshape(self.scales[n].shape) for n, flip in flips.items()},
-            float(values.sum() - current.sum()),
+            self._shaped({name: chosen}),
+            self._signs(_flips_of(plan, gains.signs_at(chosen)), flipped),
+            float(values.sum()) - float(now.current().double().sum()),
             self.precision * float(best.abs().amax(-1).sum()),
         )
 
-    def _together(self, plan: Plan, allowed: Allowed | None) -> Move | None:
+    def _together(
+        self, plan: Plan, allowed: Allowed | None, flipped: frozenset[str]
+    ) -> Move | None:
         """A factor and its children: first the best inside every pair, then the best pairs."""
-        units = plan.factor.size
-        shape = (plan.copies, units, units)
-        parts: list[tuple[Plan, Gains, Tensor, Tensor | None]] = []
-        values = torch.zeros(shape, dtype=torch.float64)
-        current = 0.0
-        own = self.table.own_gains(plan, allowed)
-        choice = None
-        if own is not None:
-            best, choice = own.best()
-            values += best.double()
-            current += float(own.current().double().sum())
-        for child in (self.plans[name] for name in plan.children):
-            gains = self.table.pair_gains(plan, child, allowed)
-            if gains is None:
-                continue
-            best, inner_choice = gains.best()
-            chosen, inside = best_permutations(best)
-            values += inside.reshape(shape)
-            stays = gains.current().double().sum(-1).reshape(shape)
-            current += float(stays.diagonal(dim1=1, dim2=2).sum())
-            parts.append((child, gains, chosen, inner_choice))
-        if own is None and not parts:
+        below = frozenset(plan.children)
+        name, count = plan.factor.name, len(plan.signs)
+        own = self.table.own(
+            name, lambda t: not t.others & below and (allowed is None or allowed(t))
+        )
+        inside = [
+            Inside(self.plans[child], self.table.pairs(plan, self.plans[child], allowed))
+            for child in plan.children
+        ]
+        inside = [child for child in inside if child.parts]
+        if not own and not inside:
             return None
+        shape = (plan.copies, plan.factor.size, plan.factor.size)
+        mine = combine(own, count, flipped=flipped)
+        choices = sign_choices(min(count, MOST_SIGNS))
+        choices = [(*choice, *[1] * (count - len(choice))) for choice in choices]
+        options, solved = [], []
+        for signs in choices:
+            values = torch.zeros(shape, dtype=torch.float64)
+            if mine is not None:
+                values = mine.at(signs).double()
+            found = [child.solve(flipped, signs) for child in inside]
+            options.append(sum((f.values.reshape(shape) for f in found), values))
+            solved.append(found)
+        values, choice = _first_best(torch.stack(options))
         outer, total = best_permutations(values)
-        name = plan.factor.name
-        permutations = {name: outer.reshape(self.permutations[name].shape)}
-        flips = {} if choice is None else _flips_of(plan, choice, outer)
-        for child, _, chosen, inner_choice in parts:
-            index = _pair_index(outer)
-            picked = chosen[index]
-            permutations[child.factor.name] = picked
-            if inner_choice is not None:
-                flips |= _flips_of(child, inner_choice[index], picked)
-        permutations = {n: t.reshape(self.permutations[n].shape) for n, t in permutations.items()}
-        flips = {n: flip.reshape(self.scales[n].shape) for n, flip in flips.items()}
-        noise = self.precision * float(values.abs().amax(-1).sum())
-        return Move(permutations, flips, float(total.sum()) - current, noise)
+        index = _pair_index(outer)
+        taken = choice.reshape(-1)[index]
+        permutations = {name: outer}
+        flips = _flips_of(plan, torch.tensor(choices, dtype=torch.float64)[taken])
+        for k, child in enumerate(inside):
+            permutations[child.plan.factor.name] = _pick(
+                [f[k].chosen for f in solved], taken, index
+            )
+            flips |= _flips_of(child.plan, _pick([f[k].signs for f in solved], taken, index))
+        now = combine(own, count)
+        current = sum((child.current(shape) for child in inside), 0.0)
+        current += 0.0 if now is None else float(now.current().double().sum())
+        return Move(
+            self._shaped(permutations),
+            self._signs(flips, flipped),
+            float(total.sum()) - current,
+            self.precision * float(values.abs().amax(-1).sum()),
+        )
+
+    def _shaped(self, tables: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: t.reshape(self.permutations[name].shape) for name, t in tables.items()}
+
+    def _signs(self, flips: Mapping[str, Tensor], layers: Collection[str]) -> dict[str, Tensor]:
+        signs = {name: flip.reshape(self.scales[name].shape) for name, flip in flips.items()}
+        return signs | {name: -torch.ones_like(self.scales[name]) for name in layers}
 
     # -- doing it --------------------------------------------------------------------------------
 
-    def _terms(self, plan: Plan) -> list[Term]:
-        children = [self.plans[name] for name in plan.children]
-        return [term for p in (plan, *children) for term in p.terms]
-
     def _after(self, plan: Plan, move: Move) -> Weights:
         """The tensors that a move changes, as they are after it."""
+        return self._changed(self._touched(plan, move), move)
+
+    def _touched(self, plan: Plan, move: Move) -> tuple[str, ...]:
+        flipped = [s.tensor for name in move.flips for s in self._scalings[name].sites]
+        return tuple(dict.fromkeys([*plan.tensors, *flipped]))
+
+    def _changed(self, names: Sequence[str], move: Move) -> Weights:
         new = {}
-        for name in plan.tensors:
+        for name in names:
             sites = [
                 (site, table)
                 for mover, table in move.permutations.items()
@@ -208,9 +297,8 @@ class Ascent:
             tensor, fresh = permute_tensor(self.aligned[name], 0, sites, False)
             scales = [
                 (site, flip)
-                for scaling in self.group.scalings
-                if (flip := move.flips.get(scaling.name)) is not None
-                for site in scaling.sites
+                for scaling, flip in move.flips.items()
+                for site in self._scalings[scaling].sites
                 if site.tensor == name
             ]
             if scales:
@@ -221,11 +309,15 @@ class Ascent:
 
     def apply(self, plan: Plan, move: Move) -> None:
         """Does a move."""
-        self.aligned.update(self._after(plan, move))
-        self._compose(move)
+        self._do(self._touched(plan, move), move)
         plain = plan.copies == 1 and not plan.children and not move.flips and not plan.curved
         for name, order in move.permutations.items():
             self.table.moved(name, order.reshape(-1) if plain else None)
+
+    def _do(self, names: Sequence[str], move: Move) -> None:
+        self.aligned.update(self._changed(names, move))
+        self._compose(move)
+        self.table.flipped(move.flips)
 
     def _compose(self, move: Move) -> None:
         """The element followed by the move."""
@@ -242,22 +334,34 @@ class Ascent:
             self.scales[name] = self.scales[name] * flip
 
 
+def along(products: Tensor, site: Site) -> Tensor:
+    """Sums of a view over all digits that the site's scales do not run along."""
+    kept = [*site.parents, *site.digits]
+    rest = [d for d in range(products.dim()) if d not in kept]
+    summed = products.sum(rest) if rest else products
+    return summed.permute([sorted(kept).index(d) for d in kept])
+
+
+def _first_best(options: Tensor) -> tuple[Tensor, Tensor]:
+    best = options.amax(0)
+    return best, (options == best).int().argmax(0)
+
+
 def inner(one: Tensor, other: Tensor) -> float:
     """The inner product of two tensors, in double precision."""
     return float(torch.dot(one.reshape(-1).double(), other.reshape(-1).double()))
 
 
-def _flips_of(plan: Plan, choice: Tensor | None, chosen: Tensor) -> dict[str, Tensor]:
-    """The signs of each unit's new place, from the choice made for each pair."""
-    if choice is None:
-        return {}
-    picked = choice.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
-    table = torch.tensor(sign_choices(len(plan.signs)), dtype=torch.float64)
-    flips = table[picked]
+def _pick(options: Sequence[Tensor], taken: Tensor, index: Tensor) -> Tensor:
+    return torch.stack(list(options))[taken, index]
+
+
+def _flips_of(plan: Plan, signs: Tensor) -> dict[str, Tensor]:
+    """The signs of the units' new places, by name, where there is one to flip."""
     return {
-        sign.name: flips[..., k]
+        sign.name: signs[..., k]
         for k, sign in enumerate(plan.signs)
-        if bool((flips[..., k] < 0).any())
+        if bool((signs[..., k] < 0).any())
     }
 
 

@@ -29,7 +29,8 @@ class LossPath:
         loss: Mean loss at each.
         error: Share of wrong classes at each; for regression the root mean square error.
 
-    >>> path = LossPath(torch.tensor([0.0, 0.5, 1.0]), torch.tensor([1.0, 4.0, 2.0]), torch.zeros(3))
+    >>> t = torch.tensor([0.0, 0.5, 1.0])
+    >>> path = LossPath(t, torch.tensor([1.0, 4.0, 2.0]), torch.zeros(3))
     >>> path.height, path.height_over_mean
     (2.5, 2.5)
     """

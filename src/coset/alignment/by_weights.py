@@ -1,17 +1,23 @@
 """Matching by weights: ``max <to, aligned>`` over the group."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Literal
 
 import torch
 
 from coset.alignment.ascent import Ascent
-from coset.alignment.plans import STATISTICS, Plan, make_plans
+from coset.alignment.plans import STATISTICS, Plan, acted_on, make_plans
+from coset.alignment.scales import fit_scales, spread, stretching, with_scales
 from coset.alignment.ties import settle_ties
 from coset.errors import CosetError
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
+
+_SUSPICIOUS = 0.25
+"""Difference of sorted log-scales (root mean square) from which units are compared rescaled too."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +38,16 @@ class ByWeights:
         anchored: Whether the first run begins by solving factors in the order of what is already
             known to fit.  Without it the first run begins at the identity, as published.
         sweeps: The most times all factors are gone through in one run.
-        ignore: Patterns of tensors that are moved along and not matched; running statistics.
+        scales: What to do about positive scales.  ``"match"``: units are compared at a common
+            scale, and the result has the scales of ``to``.  ``"keep"``: only permutations and
+            signs, as published.  ``"automatic"``: as ``"match"`` where that at least halves the
+            squared distance (networks that differ by a rescaling), else as ``"keep"``.
     """
 
     restarts: int = 0
     anchored: bool = True
     sweeps: int = 100
-    ignore: tuple[str, ...] = STATISTICS
+    scales: Literal["automatic", "match", "keep"] = "automatic"
 
     def __post_init__(self) -> None:
         if self.restarts < 0 or self.sweeps < 1:
@@ -56,7 +65,7 @@ class ByWeights:
         generator: torch.Generator,
     ) -> Outcome:
         """The element found for weights that were checked."""
-        return solve(self, group, make_plans(group, self.ignore), weights, to, generator)
+        return solve(self, group, make_plans(group), weights, to, generator)
 
 
 def solve(
@@ -67,11 +76,57 @@ def solve(
     to: Weights,
     generator: torch.Generator,
 ) -> Outcome:
-    """The best of all runs; ``plans`` may be shared by many calls."""
-    if not plans:
-        return Outcome(group.identity())
-    names = {site.tensor for plan in plans.values() for site in plan.factor.sites}
+    """Permutations and signs, and scales where they are asked for or help much.
+
+    ``plans`` may be shared by many calls.
+    """
+    names = acted_on(group)
     source, target = _working(weights, names), _working(to, names)
+    if by.scales == "match":
+        return _rescaled(by, group, plans, source, target, generator)[0]
+    best, outcome = ascend(by, group, plans, source, target, generator)
+    if by.scales == "keep" or not stretching(group):
+        return outcome
+    before = _distance(best.aligned, target)
+    trial = fit_scales(group, best.aligned, target, most=4)
+    helps = 2 * _distance(trial.weights, target) < before
+    if helps or spread(group, source, target) > _SUSPICIOUS:
+        other, after = _rescaled(by, group, plans, source, target, generator)
+        return other if 2 * after < before else outcome
+    return outcome
+
+
+def _rescaled(
+    by: ByWeights,
+    group: SymmetryGroup,
+    plans: Mapping[str, Plan],
+    source: Weights,
+    target: Weights,
+    generator: torch.Generator,
+) -> tuple[Outcome, float]:
+    """Compares units at a common scale, then gives the result the scales of the target.
+
+    Returns:
+        The outcome, and the squared distance it leads to.
+    """
+    level = fit_scales(group, source, None, most=20, tolerance=1e-3)
+    other = fit_scales(group, target, None, most=20, tolerance=1e-3)
+    best, outcome = ascend(by, group, plans, level.weights, other.weights, generator)
+    last = fit_scales(group, best.aligned, target)
+    found = group.compose(with_scales(group, level.scales), outcome.element)
+    element = group.compose(found, with_scales(group, last.scales))
+    return replace(outcome, element=element), _distance(last.weights, target)
+
+
+def ascend(
+    by: ByWeights,
+    group: SymmetryGroup,
+    plans: Mapping[str, Plan],
+    source: Weights,
+    target: Weights,
+    generator: torch.Generator,
+) -> tuple[Ascent, Outcome]:
+    """The best of all runs over permutations and signs."""
     identity = group.identity()
 
     def begin() -> Ascent:
@@ -90,10 +145,16 @@ def solve(
         count = run.sweep([list(plans)[k] for k in order], most=by.sweeps)
         if run.objective() > value:
             best, value, sweeps = run, run.objective(), count
-    return Outcome(best.element, settle_ties(best), sweeps)
+    ties = settle_ties(best)
+    return best, Outcome(best.element, ties, sweeps)
 
 
-def _working(weights: Weights, names: set[str]) -> Weights:
+def _distance(one: Weights, other: Weights) -> float:
+    names = [n for n in one if not any(fnmatchcase(n, pattern) for pattern in STATISTICS)]
+    return sum(float((one[n] - other[n]).square().sum(dtype=torch.float64)) for n in names)
+
+
+def _working(weights: Weights, names: Collection[str]) -> Weights:
     """Contiguous copies in single precision at least; half precision would lose the objective."""
     kinds = {weights[name].dtype for name in names}
     kind = torch.float64 if torch.float64 in kinds else torch.float32

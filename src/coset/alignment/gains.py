@@ -5,7 +5,7 @@ is ``Σ A[i, p[i]]`` with ``A = Σ_sites to_unfolded @ aligned_unfolded.T``.  Si
 make it ``max_s Σ_parity s^parity A_parity``.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
@@ -14,11 +14,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from coset.alignment.plans import Plan, Term
+from coset.alignment.plans import MOST_SIGNS, Plan, Term
 from coset.symmetry.action import region
 from coset.vocabulary import Weights
 
 Parity = tuple[bool, ...]
+Part = tuple[Term, Tensor]
+"""A gain matrix (for each copy), and a term that tells how signs act on it."""
+
+Allowed = Callable[[Term], bool]
 
 
 @dataclass(frozen=True)
@@ -26,33 +30,67 @@ class Gains:
     """Gain matrices of all copies, apart by how signs act on them.
 
     >>> gains = Gains({(True,): torch.tensor([[[1.0, -3.0], [2.0, 1.0]]])}, signs=1)
-    >>> gains.best()[0].tolist(), gains.current().tolist()
+    >>> gains.best().tolist(), gains.current().tolist()
     ([[[1.0, 3.0], [2.0, 1.0]]], [[1.0, 1.0]])
     """
 
     by_parity: Mapping[Parity, Float[Tensor, "b h h"]]
     signs: int = 0
 
-    def best(self) -> tuple[Float[Tensor, "b h h"], Int[Tensor, "b h h"] | None]:
-        """The gain with the best signs for each pair, and which of the choices these are."""
-        if not self.signs:
-            return _total(self.by_parity.values()), None
-        options = torch.stack(
-            [
-                _total(
-                    matrix if _factor(parity, signs) > 0 else -matrix
-                    for parity, matrix in self.by_parity.items()
-                )
-                for signs in sign_choices(self.signs)
-            ]
+    def best(self) -> Float[Tensor, "b h h"]:
+        """The gain with the best signs for each pair."""
+        return _total(
+            reduce(torch.maximum, (self.at(signs, parities) for signs in self._choices(own)))
+            for own, parities in self._components()
         )
-        best = options.amax(0)
-        # ties go to the first choice, which flips nothing
-        return best, (options == best).int().argmax(0)
+
+    def signs_at(self, chosen: Int[Tensor, "b h"]) -> Float[Tensor, "b h k"]:
+        """The best signs of the pairs ``(i, chosen[i])``; ties flip nothing."""
+        picked = Gains(
+            {p: m.gather(-1, chosen.unsqueeze(-1)) for p, m in self.by_parity.items()}, self.signs
+        )
+        signs = torch.ones(*chosen.shape, self.signs, dtype=torch.float64)
+        for own, parities in self._components():
+            choices = self._choices(own)
+            options = torch.stack([picked.at(choice, parities).squeeze(-1) for choice in choices])
+            best = (options == options.amax(0)).int().argmax(0)  # the first of equals
+            table = torch.tensor(choices, dtype=torch.float64)
+            signs[..., list(own)] = table[best.cpu()][..., list(own)]
+        return signs
+
+    def at(
+        self, signs: tuple[int, ...], parities: Sequence[Parity] | None = None
+    ) -> Float[Tensor, "b h h"]:
+        """The gain, or the part of some parities, with the same signs for all pairs."""
+        return _total(
+            self.by_parity[parity] if _factor(parity, signs) > 0 else -self.by_parity[parity]
+            for parity in (self.by_parity if parities is None else parities)
+        )
 
     def current(self) -> Float[Tensor, "b h"]:
         """The gain of each unit where it is, nothing flipped."""
         return _total(self.by_parity.values()).diagonal(dim1=-2, dim2=-1)
+
+    def _choices(self, own: Sequence[int]) -> list[tuple[int, ...]]:
+        """Choices of all signs that differ only in some; the first flips nothing."""
+        return [
+            tuple(choice[own.index(k)] if k in own[:MOST_SIGNS] else 1 for k in range(self.signs))
+            for choice in sign_choices(min(len(own), MOST_SIGNS))
+        ]
+
+    def _components(self) -> list[tuple[tuple[int, ...], list[Parity]]]:
+        """Signs that meet in no matrix can be chosen apart: groups of signs and their parities."""
+        groups: list[tuple[set[int], list[Parity]]] = []
+        for parity in self.by_parity:
+            own, parities = {k for k, flips in enumerate(parity) if flips}, [parity]
+            apart = []
+            for other, theirs in groups:
+                if other & own or not (other or own):
+                    own, parities = own | other, [*theirs, *parities]
+                else:
+                    apart.append((other, theirs))
+            groups = [*apart, (own, parities)]
+        return [(tuple(sorted(own)), parities) for own, parities in groups]
 
 
 def sign_choices(count: int) -> list[tuple[int, ...]]:
@@ -73,6 +111,25 @@ def _total(matrices: Iterable[Tensor]) -> Tensor:
     return reduce(torch.add, matrices)
 
 
+def combine(
+    parts: Sequence[Part],
+    signs: int,
+    *,
+    flipped: Collection[str] = (),
+    above: Sequence[int] = (),
+) -> Gains | None:
+    """Adds up matrices by parity, after flipping whole layers and what the signs above flip."""
+    found: dict[Parity, Tensor] = {}
+    for term, matrix in parts:
+        sign = -1 if len(term.whole & set(flipped)) % 2 else 1
+        if above:
+            sign *= _factor(term.above, tuple(above))
+        signed = matrix if sign > 0 else -matrix
+        known = found.get(term.parity)
+        found[term.parity] = signed if known is None else known + signed
+    return Gains(found, signs) if found else None
+
+
 class GainTable:
     """Computes gains against fixed weights ``to``, and remembers what has not changed.
 
@@ -87,48 +144,38 @@ class GainTable:
         self._bundles = {name: _bundle(plan.terms) for name, plan in plans.items()}
         self._known: dict[tuple[str, int], Tensor] = {}
 
-    def gains(self, name: str, allowed: Callable[[Term], bool] | None = None) -> Gains | None:
-        """The gains of a factor's copies, or of those terms that are allowed; ``None``: no term."""
-        found: dict[Parity, Tensor] = {}
+    def own(self, name: str, allowed: Allowed | None = None) -> list[Part]:
+        """The matrices of a factor's copies, or of those terms that are allowed."""
+        parts = []
         for k, terms in enumerate(self._bundles[name]):
-            if allowed is not None and not allowed(terms[0]):
-                continue
-            matrix = self._known.get((name, k))
-            if matrix is None:
-                matrix = self._known[(name, k)] = self._compare(terms)
-            parity = terms[0].parity
-            found[parity] = found[parity] + matrix if parity in found else matrix
-        return Gains(found, len(self.plans[name].signs)) if found else None
+            if allowed is None or allowed(terms[0]):
+                if (name, k) not in self._known:
+                    left, right = self._features(terms)
+                    self._known[(name, k)] = left @ right.mT
+                parts.append((terms[0], self._known[(name, k)]))
+        return parts
 
-    def own_gains(self, plan: Plan, allowed: Callable[[Term], bool] | None = None) -> Gains | None:
-        """The gains from terms that no child of the factor moves."""
-        below = frozenset(plan.children)
-        return self.gains(
-            plan.factor.name,
-            lambda term: not term.others & below and (allowed is None or allowed(term)),
-        )
+    def pairs(self, parent: Plan, child: Plan, allowed: Allowed | None = None) -> list[Part]:
+        """The matrices of a child for every pair ``(i, j)`` of its parent's units.
 
-    def pair_gains(
-        self, parent: Plan, child: Plan, allowed: Callable[[Term], bool] | None = None
-    ) -> Gains | None:
-        """The gains of a child for every pair ``(i, j)`` of its parent's units.
-
-        The matrices come in the order (copy of the parent, i, j).
+        They come in the order (copy of the parent, i, j).
         """
         units, size = parent.factor.size, child.factor.size
-        found: dict[Parity, Tensor] = {}
+        parts = []
         for terms in self._bundles[child.factor.name]:
-            if allowed is not None and not allowed(terms[0]):
-                continue
-            left, right = self._features(terms)
-            left = left.reshape(parent.copies, units * size, -1)
-            right = right.reshape(parent.copies, units * size, -1)
-            flat = left @ right.mT
-            pairs = flat.reshape(-1, units, size, units, size).transpose(2, 3)
-            matrix = pairs.reshape(-1, size, size)
-            parity = terms[0].parity
-            found[parity] = found[parity] + matrix if parity in found else matrix
-        return Gains(found, len(child.signs)) if found else None
+            if allowed is None or allowed(terms[0]):
+                left, right = (
+                    rows.reshape(parent.copies, units * size, -1) for rows in self._features(terms)
+                )
+                flat = (left @ right.mT).reshape(-1, units, size, units, size)
+                parts.append((terms[0], flat.transpose(2, 3).reshape(-1, size, size)))
+        return parts
+
+    def flipped(self, names: Collection[str]) -> None:
+        """Forgets what depends on whole layers that were flipped."""
+        for name, k in list(self._known):
+            if self._bundles[name][k][0].whole & set(names):
+                del self._known[(name, k)]
 
     def moved(self, name: str, order: Int[Tensor, " h"] | None) -> None:
         """Forgets what depends on a factor that has moved.
@@ -152,10 +199,6 @@ class GainTable:
         """All numbers of each unit, in ``to`` and in the aligned weights."""
         return self._features(self.plans[name].terms)
 
-    def _compare(self, terms: Sequence[Term]) -> Tensor:
-        left, right = self._features(terms)
-        return left @ right.mT
-
     def _features(self, terms: Sequence[Term]) -> tuple[Tensor, Tensor]:
         left = [_unfold(self.to, term) for term in terms]
         right = [_unfold(self.aligned, term) for term in terms]
@@ -169,7 +212,8 @@ def _unfold(weights: Weights, term: Term) -> Tensor:
 
 
 def _bundle(terms: Sequence[Term]) -> list[tuple[Term, ...]]:
-    bundles: dict[tuple[frozenset[str], Parity], list[Term]] = {}
+    bundles: dict[tuple[object, ...], list[Term]] = {}
     for term in terms:
-        bundles.setdefault((term.others, term.parity), []).append(term)
+        key = (term.others, term.parity, term.above, term.whole)
+        bundles.setdefault(key, []).append(term)
     return [tuple(bundle) for bundle in bundles.values()]

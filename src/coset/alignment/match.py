@@ -8,7 +8,7 @@ from torch import Tensor
 from coset.alignment.ascent import inner
 from coset.alignment.by_weights import ByWeights, Outcome
 from coset.alignment.checks import check_weights
-from coset.alignment.plans import STATISTICS, matched_tensors
+from coset.alignment.plans import matched_tensors
 from coset.alignment.result import Match
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
@@ -69,7 +69,7 @@ def match(
 
 def measured(group: SymmetryGroup, outcome: Outcome, aligned: Weights, to: Weights) -> Match:
     """The result, with objective and distance over the tensors that are matched."""
-    names = sorted(matched_tensors(group, STATISTICS))
+    names = sorted(matched_tensors(group))
     return Match(
         outcome.element,
         aligned,

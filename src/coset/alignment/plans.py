@@ -13,7 +13,7 @@ from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.values import Block
 
 MOST_SIGNS = 4
-"""Sign factors along one permutation factor that are solved jointly, at ``2^k`` times the cost."""
+"""Signs that are chosen jointly, at ``2^k`` times the cost."""
 
 STATISTICS = ("*running_mean", "*running_var")
 """Tensors that follow from the others and the data: moved along, never matched."""
@@ -27,11 +27,15 @@ class Term:
         site: The place.
         others: Further factors that move the numbers there.
         parity: For each of the factor's signs, whether flipping it flips the term.
+        above: The same for the signs of the factor it lives under.
+        whole: Signs of whole layers that flip the term.
     """
 
     site: Site
     others: frozenset[str]
     parity: tuple[bool, ...] = ()
+    above: tuple[bool, ...] = ()
+    whole: frozenset[str] = frozenset()
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -90,9 +94,15 @@ def make_plans(group: SymmetryGroup, ignore: Collection[str] = STATISTICS) -> di
     matched = matched_tensors(group, ignore)
     found = {}
     for factor in group.permutations:
-        signs = _signs(group, factor)
+        signs, above = _signs(group, factor), _signs_above(group, factor)
         terms = tuple(
-            Term(site, _others(group, factor, site), tuple(_flips(sign, site) for sign in signs))
+            Term(
+                site,
+                _others(group, factor, site),
+                tuple(_flips(sign, site, site.digits) for sign in signs),
+                tuple(_flips(sign, site, site.parents) for sign in above),
+                frozenset(sign.name for sign in lone_signs(group) if _flips(sign, site, ())),
+            )
             for site in factor.sites
             if site.tensor in matched
         )
@@ -119,28 +129,49 @@ def make_plans(group: SymmetryGroup, ignore: Collection[str] = STATISTICS) -> di
     return found
 
 
-def matched_tensors(group: SymmetryGroup, ignore: Collection[str]) -> frozenset[str]:
-    """Tensors that a permutation moves and that count in the objective."""
+def lone_signs(group: SymmetryGroup) -> tuple[ScalingFactor, ...]:
+    """Scalings that may flip signs and that no permutation moves: those of whole layers, mostly."""
+    return tuple(s for s in group.scalings if s.domain != "positive" and s.along is None)
+
+
+def acted_on(group: SymmetryGroup) -> frozenset[str]:
+    """Tensors that the group moves, flips or scales."""
     moved = {site.tensor for factor in group.permutations for site in factor.sites}
-    return frozenset(n for n in moved if not any(fnmatchcase(n, pattern) for pattern in ignore))
+    return frozenset(moved | {site.tensor for factor in group.scalings for site in factor.sites})
+
+
+def matched_tensors(group: SymmetryGroup, ignore: Collection[str] = STATISTICS) -> frozenset[str]:
+    """Those of them that count in the objective."""
+    return frozenset(
+        n for n in acted_on(group) if not any(fnmatchcase(n, pattern) for pattern in ignore)
+    )
 
 
 def _signs(group: SymmetryGroup, factor: PermutationFactor) -> tuple[ScalingFactor, ...]:
-    along = [
+    return tuple(
         scaling
         for scaling in group.scalings
         if scaling.along == factor.name
         and scaling.domain != "positive"
         and scaling.within == factor.within
-    ]
-    return tuple(along[:MOST_SIGNS])
+    )
 
 
-def _flips(sign: ScalingFactor, site: Site) -> bool:
+def _signs_above(group: SymmetryGroup, factor: PermutationFactor) -> tuple[ScalingFactor, ...]:
+    """The signs of the factor this one is a child of."""
+    parents = [p for p in group.permutations if factor.within == (*p.within, p.name)]
+    return _signs(group, parents[0]) if parents else ()
+
+
+def _flips(sign: ScalingFactor, site: Site, digits: tuple[int, ...]) -> bool:
+    """Whether a sign for each index of the given digits flips what is at a site."""
     powers = [
         other.power
         for other in sign.sites
-        if (other.tensor, other.block, other.digits) == (site.tensor, site.block, site.digits)
+        if other.tensor == site.tensor
+        and other.block == site.block[: len(other.block)]
+        and set(other.digits) <= set(digits)
+        and bool(other.digits) == bool(digits)
     ]
     return sum(powers) % 2 == 1
 

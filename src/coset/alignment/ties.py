@@ -5,6 +5,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from coset.alignment.ascent import Ascent, Move
+from coset.alignment.gains import combine
 from coset.alignment.plans import Plan
 
 
@@ -33,10 +34,10 @@ def settle_ties(ascent: Ascent) -> int:
 
 def _exchangeable(ascent: Ascent, plan: Plan) -> Bool[Tensor, "b h"]:
     """Units whose exchange with some other costs nothing beyond rounding."""
-    gains = ascent.table.gains(plan.factor.name)
+    gains = combine(ascent.table.own(plan.factor.name), len(plan.signs))
     if gains is None:
         return torch.zeros(plan.copies, plan.factor.size, dtype=torch.bool)
-    matrix = gains.best()[0]
+    matrix = gains.best()
     stays = matrix.diagonal(dim1=-2, dim2=-1)
     cost = stays.unsqueeze(-1) + stays.unsqueeze(-2) - matrix - matrix.mT
     cost.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)
