@@ -85,8 +85,20 @@ class Graph:
 
         Casts inside the network (norms that go to single precision) are overruled too, so that a
         true symmetry shows an error of rounding size.  ``leaky`` lets a little through rectifiers,
-        so that gradients show what is read even where units happen to be off.
+        so that gradients show what is read even where units happen to be off.  Random numbers
+        inside the network are the same in every run.
         """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return self._run(weights, inputs, dtype, leaky)
+
+    def _run(
+        self,
+        weights: Mapping[str, Tensor],
+        inputs: Sequence[Tensor],
+        dtype: torch.dtype | None,
+        leaky: bool,
+    ) -> list[Tensor]:
         convert = _converter(dtype)
         results: list[Any] = [None] * len(self.nodes)
         dying: dict[int, list[int]] = {}
@@ -138,15 +150,9 @@ def substitute(value: Any, replace: Callable[[Ref], Any]) -> Any:
 def execute(node: Node, results: Sequence[Any], convert: Callable[[Any], Any]) -> Any:
     """Runs one node on the results of earlier ones."""
     arguments = substitute(node.arguments, lambda ref: results[ref.node])
-    if node.op == "getitem":
-        return arguments["x"][arguments["index"]]
+    if node.op in _OWN_WAY:
+        return _OWN_WAY[node.op](**arguments)
     assert node.target is not None
-    if node.op == "_native_batch_norm_legit_no_training":
-        return _batch_norm(**arguments)
-    if node.op in ("view", "_unsafe_view"):  # strides may differ from those at tracing time
-        return arguments["self"].reshape(arguments["size"])
-    if node.op == "copy":  # the operation itself has no derivative
-        return arguments["src"].to(arguments["self"].dtype).expand_as(arguments["self"])
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return convert(node.target(*arguments.values()))
@@ -164,25 +170,62 @@ def _batch_norm(
     input: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    training: bool = False,
+    eps: float = 1e-5,
+    **_: Any,
 ) -> tuple[Tensor]:
-    """Batch norm in evaluation mode, differentiable in its running statistics too."""
+    """The normalised result of a batch norm, differentiable in its running statistics too."""
     shape = (1, -1, *[1] * (input.dim() - 2))
+    if training or running_mean is None or running_var is None:
+        axes = [axis for axis in range(input.dim()) if axis != 1]
+        running_var, running_mean = torch.var_mean(input, axes, correction=0)
     outputs = (input - running_mean.view(shape)) * (running_var.view(shape) + eps).rsqrt()
     if weight is not None:
         outputs = outputs * weight.view(shape)
     return (outputs if bias is None else outputs + bias.view(shape),)
 
 
+def _instance_norm(*, use_input_stats: bool, **arguments: Any) -> Tensor:
+    if not use_input_stats:
+        return _batch_norm(**arguments)[0]
+    input, weight, bias = (arguments[name] for name in ("input", "weight", "bias"))
+    return torch.instance_norm(input, weight, bias, None, None, True, 0.0, arguments["eps"], False)
+
+
+def _view(self: Tensor, size: Sequence[int] | None = None, dtype: Any = None) -> Tensor:
+    """A view by reshape: strides may differ from those at tracing time."""
+    return self.view(dtype) if size is None else self.reshape(size)
+
+
+# Operations that torch runs in a way that does not suit us.
+_OWN_WAY: dict[str, Callable[..., Any]] = {
+    "getitem": lambda x, index: x[index],
+    "view": _view,
+    "_unsafe_view": _view,
+    # the operation itself has no derivative
+    "copy": lambda self, src, **_: src.to(self.dtype).expand_as(self),
+    "instance_norm": _instance_norm,
+    "native_batch_norm": _batch_norm,
+    "_native_batch_norm_legit": _batch_norm,
+    "_native_batch_norm_legit_functional": _batch_norm,
+    "_native_batch_norm_legit_no_training": _batch_norm,
+}
+
+
 def _converter(dtype: torch.dtype | None) -> Callable[[Any], Any]:
+    complex_dtype = None if dtype is None else dtype.to_complex()
+
     def convert(value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
             return value.to(dtype)
+        if isinstance(value, Tensor) and value.is_complex():
+            return value.to(complex_dtype)
         if isinstance(value, torch.dtype) and value in _SMALL_FLOATS:
             return dtype
+        if isinstance(value, torch.dtype) and value.is_complex:
+            return complex_dtype
         return value
 
     return (lambda value: value) if dtype is None else convert

@@ -28,11 +28,17 @@ _SHAPE_ONLY: dict[str, Callable[..., Tensor]] = {
     "ones_like": torch.ones,
     "new_zeros": torch.zeros,
     "new_ones": torch.ones,
+    "empty_like": torch.zeros,
+    "new_empty": torch.zeros,
     "full_like": torch.full,
     "new_full": torch.full,
 }
 _ASSERTIONS = ("_assert", "sym_constrain", "_guards")
-_RECURRENT = ("aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input")
+# Operations that the tracer takes apart, so that they need no rules.
+_COMPOSITE = {
+    "lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell",
+    "rnn_relu_cell", "cosine_similarity", "kron", "linalg_multi_dot", "tensordot", "rrelu",
+}  # fmt: skip
 _REMEMBERED: OrderedDict[tuple[Any, ...], Graph] = OrderedDict()
 _MOST_REMEMBERED = 16
 
@@ -44,6 +50,7 @@ def trace(module: nn.Module, example: Example) -> Graph:
         CosetError: If the module cannot be traced, with the line that prevents it.
     """
     inputs = example if isinstance(example, tuple) else (example,)
+    _refuse(module, inputs)
     with _evaluating(module):
         key = _architecture(module, inputs)
         graph = _REMEMBERED.get(key)
@@ -54,6 +61,31 @@ def trace(module: nn.Module, example: Example) -> Graph:
         while len(_REMEMBERED) > _MOST_REMEMBERED:
             _REMEMBERED.popitem(last=False)
     return graph
+
+
+def _refuse(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Names what cannot be traced before trying."""
+    wrong = [type(item).__name__ for item in inputs if not isinstance(item, Tensor)]
+    if wrong:
+        raise CosetError(
+            f"got an example with {', '.join(wrong)}",
+            "needed a tensor or a flat tuple of tensors",
+            "wrap the module in one whose forward takes tensors only",
+        )
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if nn.parameter.is_lazy(tensor):
+            raise CosetError(
+                f"got {name!r} without a shape, from a lazy module",
+                "needed a module whose tensors exist",
+                "run it once on an input",
+            )
+        if tensor.is_complex():
+            raise CosetError(
+                f"got the complex tensor {name!r}",
+                "needed real weights",
+                "keep real and imaginary parts on a last axis of two, and put them together in "
+                "forward with torch.view_as_complex",
+            )
 
 
 def _trace(module: nn.Module, inputs: tuple[Tensor, ...]) -> Graph:
@@ -137,12 +169,12 @@ def _export(
 ) -> tuple[Any, dict[str, tuple[str, Any]]]:
     """The functional graph of ``torch.export``, and what each placeholder stands for."""
     from torch.export import default_decompositions, export
-    from torch.export.graph_signature import InputKind
+    from torch.export.graph_signature import InputKind, OutputKind
 
     program = export(module, inputs, strict=False)
     table = default_decompositions()
-    recurrent = {op: rule for op, rule in table.items() if str(op) in _RECURRENT}
-    program = program.run_decompositions(recurrent)
+    composite = {op: rule for op, rule in table.items() if _name(op) in _COMPOSITE}
+    program = program.run_decompositions(composite)
     saved = program.state_dict
     meaning: dict[str, tuple[str, Any]] = {}
     for spec in program.graph_signature.input_specs:
@@ -154,7 +186,13 @@ def _export(
         else:
             value = program.constants.get(spec.target, saved.get(spec.target))
             meaning[name] = ("constant", value)
-    return program.graph, meaning
+    graph, specs = program.graph, program.graph_signature.output_specs
+    outputs = graph.output_node()
+    # what a network writes into its own buffers is no output
+    pairs = zip(outputs.args[0], specs, strict=True)
+    outputs.args = (tuple(out for out, spec in pairs if spec.kind == OutputKind.USER_OUTPUT),)
+    graph.eliminate_dead_code()
+    return graph, meaning
 
 
 def _second_try(module: nn.Module, inputs: tuple[Tensor, ...], error: Exception) -> Graph:
@@ -173,11 +211,11 @@ def _second_try(module: nn.Module, inputs: tuple[Tensor, ...], error: Exception)
     try:
         values = list(weights_of(module).values())
         traced = make_fx(pure, pre_dispatch=True, tracing_mode="fake")(values, *inputs)
+        placeholders = [node.name for node in traced.graph.nodes if node.op == "placeholder"]
+        kinds = [("parameter", name) for name in names] + [("input", "input")] * len(inputs)
+        return _build(traced.graph, dict(zip(placeholders, kinds, strict=True)), module)
     except Exception:
         raise _untraceable(error) from error
-    placeholders = [node.name for node in traced.graph.nodes if node.op == "placeholder"]
-    kinds = [("parameter", name) for name in names] + [("input", "input")] * len(inputs)
-    return _build(traced.graph, dict(zip(placeholders, kinds, strict=True)), module)
 
 
 def _untraceable(error: Exception) -> CosetError:
@@ -251,13 +289,18 @@ def _node(
     shape = _shape(item.meta.get("val"))
     source = _source(item.meta.get("stack_trace") or "")
     if item.op == "get_attr":
+        from torch._subclasses import FakeTensor
+
         value: Any = item.graph.owning_module
         for part in str(item.target).split("."):
             value = getattr(value, part)
+        if isinstance(value, FakeTensor):
+            raise TypeError("a scripted module keeps its weights to itself")
         return Node("constant", item.name, {}, tuple(value.shape), source, value.detach())
     if item.op == "placeholder":
         kind, value = meaning[item.name]
-        if kind == "parameter" and item.meta["val"].is_floating_point():
+        # a tensor without entries has nothing to move
+        if kind == "parameter" and item.meta["val"].is_floating_point() and 0 not in shape:
             return Node("parameter", canonical.get(value, value), {}, shape, source)
         if kind == "parameter":
             value = module.state_dict()[value]
