@@ -1,7 +1,9 @@
 """Checks symmetries by running the network, in double precision, at weights in general position."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -67,31 +69,59 @@ def read_entries(
     inputs: Sequence[Tensor],
     positive: Collection[str],
     *,
+    dtype: torch.dtype,
     generator: torch.Generator,
 ) -> dict[str, Tensor]:
     """For every tensor, which entries have influence on the output at one random point.
 
-    Seen from gradients, in single precision: only whether they are zero matters.
+    Seen from gradients, of which only matters whether they are zero; in ``dtype``, because in a
+    deep network they may be too small for single precision.
     """
     point = general_position(weights, positive, generator=generator)
-    leaves = {name: tensor.float().requires_grad_() for name, tensor in point.items()}
+    probe = random_inputs(inputs, generator=generator)
+    leaves = {name: tensor.to(dtype).requires_grad_() for name, tensor in point.items()}
     seen = {name: torch.zeros(tensor.shape, dtype=torch.bool) for name, tensor in weights.items()}
-    with torch.enable_grad():
-        outputs = graph.run(
-            leaves, random_inputs(inputs, generator=generator), dtype=torch.float32, leaky=True
-        )
-        total = sum(
-            (out * torch.randn(out.shape, generator=generator)).sum()
-            for out in outputs
-            if out.requires_grad
-        )
-        if not isinstance(total, Tensor):
-            return seen
-        gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    try:
+        with torch.enable_grad():
+            outputs = graph.run(leaves, probe, dtype=dtype, leaky=True)
+            total = sum(
+                (out * torch.randn(out.shape, generator=generator)).sum()
+                for out in outputs
+                if out.requires_grad
+            )
+            if not isinstance(total, Tensor):
+                return seen
+            gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    except RuntimeError:  # an operation without a derivative: changes will tell
+        return seen
     for name, gradient in zip(leaves, gradients, strict=True):
         if gradient is not None:
             seen[name] = gradient != 0
     return seen
+
+
+def changes(
+    graph: Graph,
+    weights: Weights,
+    inputs: Sequence[Tensor],
+    masks: Mapping[str, Tensor],
+    *,
+    generator: torch.Generator,
+) -> bool:
+    """Whether other values of the masked entries give other outputs.
+
+    Where a network rounds or compares, its gradients are zero although its weights are read.
+    """
+    point = general_position(weights, (), generator=generator)
+    others = general_position(weights, (), generator=generator)
+    changed = dict(point)
+    for name, mask in masks.items():
+        changed[name] = torch.where(mask, -others[name], point[name])
+    probe = random_inputs(inputs, generator=generator)
+    one, other = (graph.run(w, probe, dtype=torch.float64) for w in (point, changed))
+    return any(
+        not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(one, other, strict=True)
+    )
 
 
 def alone(group: SymmetryGroup, name: str, element: Element) -> Element:
@@ -105,10 +135,41 @@ def alone(group: SymmetryGroup, name: str, element: Element) -> Element:
     return Element(permutations, scales)
 
 
-def element_error(
-    graph: Graph, group: SymmetryGroup, weights: Weights, inputs: Sequence[Tensor], element: Element
-) -> float:
-    """The error of one element at given double-precision weights."""
-    reference = graph.run(weights, inputs, dtype=torch.float64)
-    moved = graph.run(group.act(element, weights), inputs, dtype=torch.float64)
-    return difference(reference, moved)
+@dataclass(frozen=True)
+class Probe:
+    """A network's outputs at one point, to compare those of moved weights with."""
+
+    graph: Graph
+    weights: Weights
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+
+    @classmethod
+    def at_random(
+        cls,
+        graph: Graph,
+        weights: Weights,
+        inputs: Sequence[Tensor],
+        positive: Collection[str],
+        *,
+        generator: torch.Generator,
+    ) -> "Probe":
+        """At weights in general position and noise, or as close to that as the network allows.
+
+        A logarithm or a root of an input or a weight is no number for most noise: then the noise
+        is made positive, then the example is taken, then the given weights.
+        """
+        point = general_position(weights, positive, generator=generator)
+        given = {name: tensor.double() for name, tensor in weights.items()}
+        noise = random_inputs(inputs, generator=generator)
+        size = [x.abs() for x in noise]
+        for where, probe in product((point, given), (noise, size, inputs)):
+            outputs = graph.run(where, probe, dtype=torch.float64)
+            if not any(bool(out.isnan().any()) for out in outputs):
+                break
+        return cls(graph, where, probe, outputs)
+
+    def error(self, group: SymmetryGroup, element: Element) -> float:
+        """How much an element changes the outputs."""
+        moved = group.act(element, self.weights)
+        return difference(self.outputs, self.graph.run(moved, self.inputs, dtype=torch.float64))

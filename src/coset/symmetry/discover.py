@@ -11,12 +11,12 @@ from coset.errors import CosetError
 from coset.symmetry.action import region
 from coset.symmetry.by_hand import group_by_hand
 from coset.symmetry.check import (
+    Probe,
     alone,
-    element_error,
+    changes,
     read_entries,
 )
 from coset.symmetry.elements import (
-    Element,
     PermutationFactor,
     Pinned,
     ScalingFactor,
@@ -26,7 +26,6 @@ from coset.symmetry.factors import Factory, pinned_axes
 from coset.symmetry.graph import Example, Graph
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.invariances import find_invariances
-from coset.symmetry.points import general_position, random_inputs
 from coset.symmetry.reasons import axis_reasons
 from coset.symmetry.scales import Search, find_scalings
 from coset.symmetry.tracing import trace
@@ -37,7 +36,8 @@ from coset.weights.network import weights_of
 
 TOLERANCE = 1e-9
 
-_MOST_DRAWS = 3  # of random weights, to see which parts are read
+# One draw of random weights each, until all parts are seen to be read.
+_DRAWS = (torch.float32, torch.float64, torch.float64)
 
 # Groups by graph: tracing recognises an architecture it has seen, so its group is found once.
 _KNOWN: WeakKeyDictionary[Graph, SymmetryGroup] = WeakKeyDictionary()
@@ -107,17 +107,30 @@ def _unread(
     """Parts of parameters without influence on the output."""
     generator = torch.Generator().manual_seed(1)
     unread = set(range(len(structure.parts)))
-    for _ in range(_MOST_DRAWS):
-        seen = read_entries(structure.graph, weights, inputs, positive, generator=generator)
-        for i in list(unread):
-            part = structure.parts[i]
-            view = tuple(structure.atoms.size[atom] for atom in part.digits)
-            mask = region(seen[part.tensor], 0, Site(part.tensor, part.block, view, ()))
-            if bool(mask.any()):
-                unread.discard(i)
+    for dtype in _DRAWS:
+        seen = read_entries(
+            structure.graph, weights, inputs, positive, dtype=dtype, generator=generator
+        )
+        unread -= {i for i in unread if bool(_entries(structure, i, seen).any())}
         if not unread:
-            break
-    return unread
+            return unread
+
+    def changes_with(parts: set[int]) -> bool:
+        masks: Weights = {}
+        for i in parts:
+            tensor = structure.parts[i].tensor
+            masks.setdefault(tensor, torch.zeros(weights[tensor].shape, dtype=torch.bool))
+            _entries(structure, i, masks).fill_(True)
+        return changes(structure.graph, weights, inputs, masks, generator=generator)
+
+    return {i for i in unread if not changes_with({i})} if changes_with(unread) else unread
+
+
+def _entries(structure: Structure, part: int, tensors: Weights) -> Tensor:
+    """A part's entries of a tensor."""
+    own = structure.parts[part]
+    view = tuple(structure.atoms.size[atom] for atom in own.digits)
+    return region(tensors[own.tensor], 0, Site(own.tensor, own.block, view, ()))
 
 
 def _verified(
@@ -127,9 +140,8 @@ def _verified(
     generator = torch.Generator().manual_seed(2)
     positive = {s.tensor for f in group.scalings for s in f.sites if s.shift}
     positive |= {name for name in weights if name.endswith("running_var")}
-    point = general_position(weights, positive, generator=generator)
-    probe = random_inputs(inputs, generator=generator)
-    if _passes(graph, group, point, probe, group.sample(generator=generator)):
+    probe = Probe.at_random(graph, weights, inputs, positive, generator=generator)
+    if probe.error(group, group.sample(generator=generator)) < TOLERANCE:
         return group
     kept_permutations: list[PermutationFactor] = []
     kept_scalings: list[ScalingFactor] = []
@@ -140,7 +152,7 @@ def _verified(
         if set(factor.within) & {pin.operation for pin in failed}:
             passed = False
         else:
-            passed = _passes(graph, group, point, probe, element)
+            passed = probe.error(group, element) < TOLERANCE
         if not passed:
             site = factor.sites[0]
             failed.append(Pinned(site.tensor, None, factor.name, "failed the numerical check"))
@@ -154,16 +166,11 @@ def _verified(
         scalings=tuple(kept_scalings),
         pinned=(*group.pinned, *failed),
     )
-    if not failed or not _passes(graph, reduced, point, probe, reduced.sample(generator=generator)):
+    joint = probe.error(reduced, reduced.sample(generator=generator))
+    if not failed or joint >= TOLERANCE:
         raise CosetError(
             "got factors that hold alone and not together",
             "needed a group",
             "this is a fault of the analysis: please report the module",
         )
     return reduced
-
-
-def _passes(
-    graph: Graph, group: SymmetryGroup, weights: Weights, inputs: Sequence[Tensor], element: Element
-) -> bool:
-    return element_error(graph, group, weights, inputs, element) < TOLERANCE
