@@ -59,6 +59,8 @@ def apply(
         fresh: Why names that only the result has are pinned; ``None`` leaves them free.
     """
     values = list(values)
+    if 0 in signature.sizes.values():
+        return empty(algebra, [prod(signature.factors(axis)) for axis in signature.result])
     while True:
         values = [algebra.resolve(value) for value in values]
         place = _first_cut(values)
@@ -104,12 +106,20 @@ def _break_all(
             if len(broken) != len(axis):
                 return None
             for name, digits in zip(axis, broken, strict=True):
-                if name in found and found[name] != digits:
-                    values[v] = weld(algebra, value, i, "a diagonal")
+                if not _same(algebra, found.setdefault(name, digits), digits):
+                    for k, other in enumerate(names):
+                        if name in other:
+                            values[v] = weld(algebra, values[v], k, "a diagonal")
                     return None
-                found[name] = digits
         groups.append(found)
     return groups
+
+
+def _same(algebra: Algebra, one: Axis, other: Axis) -> bool:
+    """Whether two axes of one tensor run together: equal, or both refused already."""
+    return one == other or all(
+        algebra.atoms.pin_of(digit.atom) is not None and not digit.form for digit in (*one, *other)
+    )
 
 
 def _tie_names(
@@ -162,6 +172,11 @@ def fresh_axis(algebra: Algebra, size: int, why: str | None) -> Axis:
         return ()
     pin = None if why is None else f"{why} ({algebra.reason})"
     return (Digit(algebra.atoms.new(size, f"fresh: {why or 'repeated'}", pin)),)
+
+
+def empty(algebra: Algebra, shape: Sequence[int]) -> Plain:
+    """What a tensor without entries becomes, here or after sums over it: nothing varies."""
+    return Plain(tuple(fresh_axis(algebra, size, None) for size in shape))
 
 
 def _multiplied(

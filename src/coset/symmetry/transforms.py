@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coset.symmetry.forms import ZERO, multiple
-from coset.symmetry.primitives import fresh_axis, weld
+from coset.symmetry.primitives import empty, fresh_axis, weld
 from coset.symmetry.values import Algebra, Axis, Cut, Plain, Value, join, map_leaves
 
 
@@ -49,6 +49,8 @@ def with_power(value: Value, power: Fraction | int) -> Value:
 
 def reshape(algebra: Algebra, value: Value, shape: Sequence[int]) -> Value:
     """Regroups the digits of a value under a new shape."""
+    if 0 in shape:
+        return empty(algebra, shape)
     while True:
         value = algebra.resolve(value)
         if isinstance(value, Cut):

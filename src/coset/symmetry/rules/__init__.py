@@ -3,7 +3,8 @@
 Rules are written in the primitives of :mod:`coset.symmetry.primitives`; norms, softmax, attention
 and the like are compositions, so that whatever holds for them follows instead of being claimed.  A
 rule is called with the algebra, the result's shape and the operation's arguments by schema name.
-An operation without a rule refuses every axis it touches (:func:`unknown`).
+An operation without a rule refuses every axis it touches (:func:`unknown`).  Of several results,
+one that refuses more than the others may be a function that makes it when it is asked for.
 """
 
 from coset.symmetry.rules import (

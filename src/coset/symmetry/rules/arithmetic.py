@@ -86,8 +86,15 @@ def _generic_pair(algebra: Algebra, shape: Shape, self: Any, other: Any, **_: An
     return values[0] if len(values) == 1 else multiplied(algebra, shape, *values)
 
 
+@rule("eq", "ne", "lt", "le", "gt", "ge")
+def _compare(algebra: Algebra, shape: Shape, self: Any, other: Any) -> Value:
+    if is_value(self) and not is_value(other) and other == 0:
+        return mapped(algebra, self, "step")
+    return _generic_pair(algebra, shape, self, other)
+
+
 rule(
-    "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "bitwise_and",
+    "logical_and", "logical_or", "logical_xor", "bitwise_and",
     "bitwise_or", "bitwise_xor", "floor_divide", "remainder", "fmod", "atan2", "hypot",
     "logaddexp", "xlogy",
 )(_generic_pair)  # fmt: skip
@@ -95,8 +102,10 @@ rule(
 
 @rule("where")
 def _where(algebra: Algebra, shape: Shape, condition: Value, self: Any, other: Any) -> Value:
-    chosen = _choice(algebra, shape, self, other)
-    return multiplied(algebra, shape, mapped(algebra, condition, "generic"), chosen)
+    chosen = mapped(algebra, condition, "generic")
+    if not is_value(self) and not is_value(other):
+        return chosen
+    return multiplied(algebra, shape, chosen, _choice(algebra, shape, self, other))
 
 
 def _choice(algebra: Algebra, shape: Shape, one: Any, other: Any) -> Value:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coset.symmetry.primitives import Names, Signature, apply, cut
+from coset.symmetry.primitives import Names, Signature, apply, cut, empty
 from coset.symmetry.rules.arithmetic import broadcast
 from coset.symmetry.rules.reductions import (
     as_dims,
@@ -20,7 +20,9 @@ from coset.symmetry.values import Algebra, Value, join
 
 @rule("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "flatten", "unflatten",
       "_reshape_alias", "view_copy", "squeeze_copy", "unsqueeze_copy")  # fmt: skip
-def _view(algebra: Algebra, shape: Shape, self: Value, **_: Any) -> Value:
+def _view(algebra: Algebra, shape: Shape, self: Value, **given: Any) -> Value:
+    if "dtype" in given:  # the same bits read as other numbers
+        return refused(algebra, shape, self)
     return reshape(algebra, self, shape)
 
 
@@ -111,7 +113,8 @@ def pieces(algebra: Algebra, x: Value, dim: int, sizes: Sequence[int]) -> list[V
       "split_copy", "split_with_sizes_copy")  # fmt: skip
 def _split(algebra: Algebra, shape: Any, self: Value, dim: int = 0, **_: Any) -> tuple[Value, ...]:
     axis = dim % len(algebra.shape(self))
-    return tuple(pieces(algebra, self, axis, [part[axis] for part in shape]))
+    parts = iter(pieces(algebra, self, axis, [part[axis] for part in shape]))
+    return tuple(next(parts) if part[axis] else empty(algebra, part) for part in shape)
 
 
 @rule("unbind", "unbind_copy")
@@ -165,6 +168,8 @@ def _slice(
     own = algebra.shape(self)
     axis = dim % len(own)
     first, last = _range(own[axis], start, end)
+    if 0 in shape:
+        return empty(algebra, shape)
     if step == 1:
         return window(algebra, self, axis, first, last)[0]
     count, column = shape[axis], 0
@@ -182,7 +187,7 @@ def _slice(
 def _narrow(
     algebra: Algebra, shape: Shape, self: Value, dim: int, start: int, length: int
 ) -> Value:
-    return window(algebra, self, dim, start, start + length)[0]
+    return window(algebra, self, dim, start, start + length)[0] if length else empty(algebra, shape)
 
 
 @rule("slice_scatter")

@@ -63,7 +63,15 @@ def _product(algebra: Algebra, shape: Shape, self: Value, **given: Any) -> Value
     return matrix_product(algebra, shape, self, next(iter(given.values())))
 
 
-@rule("addmm", "baddbmm", "addmv", "addbmm")
+@rule("addbmm")
+def _addbmm(
+    algebra: Algebra, shape: Shape, self: Value, batch1: Value, batch2: Value, **given: Any
+) -> Value:
+    product = contract(algebra, [batch1, batch2], ["bij", "bjk"], "ik")
+    return product if given.get("beta") == 0 else added(algebra, shape, product, self)
+
+
+@rule("addmm", "baddbmm", "addmv")
 def _addmm(algebra: Algebra, shape: Shape, self: Value, **given: Any) -> Value:
     first, second = [value for value in given.values() if is_value(value)]
     product = matrix_product(algebra, shape, first, second)

@@ -25,6 +25,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     ),
     "even": ("cos", "cosh"),
     "abs": ("abs",),
+    "step": (),
     "sign": ("sign", "sgn"),
     "generic": (
         "sigmoid", "gelu", "silu", "exp", "exp2", "expm1", "softplus", "elu", "selu", "celu",
@@ -36,7 +37,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 # fmt: on
 """Which scales of its argument a map lets through: all (linear), positive ones, signs (odd),
-magnitudes (abs), or none."""
+magnitudes (abs), or none.  Steps (comparisons with zero) forget magnitudes and refuse signs."""
 
 
 def mapped(algebra: Algebra, x: Value, kind: str) -> Value:
@@ -54,6 +55,8 @@ def mapped(algebra: Algebra, x: Value, kind: str) -> Value:
         return without_forms(x)  # signs disappear, whatever they were
     if kind == "sign":
         return x if algebra.field == "sign" else without_forms(x)
+    if kind == "step" and algebra.field != "sign":
+        return without_forms(x)
     return unscaled(algebra, x, keeps_zero=kind in ("linear", "positive", "odd", "abs"))
 
 
@@ -101,7 +104,7 @@ def _clamp(
     low, high = (min if min is not None else min_val), (max if max is not None else max_val)
     if is_value(low) or is_value(high):
         return refused(algebra, shape, *(v for v in (self, low, high) if is_value(v)))
-    small = low is not None and high is None and low <= EPSILON
+    small = low is not None and high is None and abs(low) <= EPSILON
     if (low == 0 and high is None) or (high == 0 and low is None):
         return mapped(algebra, self, "positive")
     if algebra.field == "ideal" and small:
@@ -122,8 +125,10 @@ def _clamp_max(algebra: Algebra, shape: Shape, self: Value, max: Any) -> Value:
 
 def power(algebra: Algebra, x: Value, exponent: Fraction | float) -> Value:
     """The value raised to a fixed power."""
-    exponent = Fraction(exponent).limit_denominator(64)
+    given, exponent = float(exponent), Fraction(exponent).limit_denominator(64)
     x = algebra.resolve(x)
+    if abs(float(exponent) - given) > 1e-12:  # then no whole powers of a scale match
+        return unscaled(algebra, x)
     if algebra.field != "sign":
         return with_power(x, exponent)
     if exponent.denominator == 1:

@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
-from coset.symmetry.primitives import Names, Signature, apply, weld
+from coset.symmetry.primitives import Names, Signature, apply, freeze, weld
 from coset.symmetry.rules.arithmetic import added, multiplied
 from coset.symmetry.rules.axes import pieces, repeat_each
 from coset.symmetry.rules.contractions import matrix_product
 from coset.symmetry.rules.maps import mapped, power
 from coset.symmetry.rules.reductions import reduced, vector_norm
-from coset.symmetry.rules.table import Shape, rule
+from coset.symmetry.rules.table import Shape, refused, rule
 from coset.symmetry.transforms import permute, reshape, unscaled
 from coset.symmetry.values import Algebra, Value
 
@@ -133,22 +134,27 @@ def _instance_norm(
 
 
 @rule("batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm",
-      "native_batch_norm", "_native_batch_norm_legit")  # fmt: skip
+      "native_batch_norm", "_native_batch_norm_legit",
+      "_native_batch_norm_legit_functional")  # fmt: skip
 def _batch_norm_rule(
     algebra: Algebra,
     shape: Any,
     input: Value,
     weight: Value | None,
     bias: Value | None,
-    running_mean: Value | None,
-    running_var: Value | None,
+    running_mean: Value | None = None,
+    running_var: Value | None = None,
+    training: bool = False,
     eps: float = 1e-5,
     **_: Any,
 ) -> Any:
     several = isinstance(shape[0], tuple)
     own = shape[0] if several else shape
-    value = _batch_norm(algebra, own, input, weight, bias, running_mean, running_var, eps)
-    return (value,) * len(shape) if several else value
+    mean, variance = (None, None) if training else (running_mean, running_var)
+    value = _batch_norm(algebra, own, input, weight, bias, mean, variance, eps)
+    if not several:
+        return value
+    return value, *(partial(refused, algebra, other, input) for other in shape[1:])
 
 
 def _batch_norm(
@@ -227,6 +233,7 @@ def _attention(
     key: Value,
     value: Value,
     attn_mask: Value | None = None,
+    dropout_p: float = 0.0,
     is_causal: bool = False,
     enable_gqa: bool = False,
     **_: Any,
@@ -244,7 +251,10 @@ def _attention(
     if attn_mask is not None:
         mask = mapped(algebra, attn_mask, "generic")
         scores = multiplied(algebra, scores_shape, mapped(algebra, scores, "generic"), mask)
-    return matrix_product(algebra, shape, _softmax(algebra, scores_shape, scores, -1), value)
+    weights = _softmax(algebra, scores_shape, scores, -1)
+    if dropout_p:
+        weights = freeze(algebra, weights, "a random dropout")
+    return matrix_product(algebra, shape, weights, value)
 
 
 def _repeat_heads(algebra: Algebra, x: Value, copies: int) -> Value:

@@ -50,8 +50,11 @@ def largest(
 def _max(algebra: Algebra, shape: Any, self: Value, dim: Any = None, **given: Any) -> Any:
     if "other" in given:
         return extreme(algebra, shape, self, given["other"])
-    value = largest(algebra, (), self, dim, bool(given.get("keepdim", False)))
-    return value if dim is None else (value, mapped(algebra, value, "generic"))
+    keepdim = bool(given.get("keepdim", False))
+    value = largest(algebra, (), self, dim, keepdim)
+    if dim is None:
+        return value
+    return value, lambda: _argmax(algebra, (), self, dim, keepdim)
 
 
 @rule("prod", "logsumexp", "any", "all", "count_nonzero")

@@ -1,9 +1,9 @@
 """Operations that depend on the order of an axis, or look things up in it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from coset.symmetry.primitives import Names, Signature, apply, weld
+from coset.symmetry.primitives import Names, Signature, apply, freeze, weld
 from coset.symmetry.rules.contractions import contract, letters
 from coset.symmetry.rules.maps import mapped
 from coset.symmetry.rules.reductions import as_dims, reduced
@@ -58,7 +58,7 @@ def _max_pool(
     own = shape[0] if several else shape
     value = windowed(algebra, self, own, _spatial(own, len(kernel_size)), "a pooling window")
     value = mapped(algebra, value, "positive")
-    return (value, mapped(algebra, value, "generic")) if several else value
+    return (value, lambda: mapped(algebra, value, "step")) if several else value
 
 
 @rule("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool2d",
@@ -75,9 +75,12 @@ def _adaptive_average(
 @rule("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
 def _adaptive_max(
     algebra: Algebra, shape: Any, self: Value, output_size: Sequence[int]
-) -> tuple[Value, Value]:
+) -> tuple[Value, Callable[[], Value]]:
+    axes = _spatial(shape[0], len(output_size))
     value = mapped(algebra, _adaptive_average(algebra, shape[0], self, output_size), "positive")
-    return value, mapped(algebra, value, "generic")
+    return value, lambda: mapped(
+        algebra, windowed(algebra, self, shape[0], axes, "the place of the largest entry"), "step"
+    )
 
 
 @rule("cumsum", "flip", "roll", "diff", "rot90", "triu", "tril")
@@ -103,7 +106,7 @@ def _sorted(algebra: Algebra, shape: Any, self: Value, dim: int = -1, **_: Any) 
     if len(shape[0]) != rank:
         return unknown(algebra, shape, self=self)
     value = mapped(algebra, windowed(algebra, self, shape[0], [dim], "a sort"), "positive")
-    return value, mapped(algebra, value, "generic")
+    return value, lambda: mapped(algebra, value, "step")
 
 
 @rule("embedding")
@@ -116,6 +119,7 @@ def _embedding(algebra: Algebra, shape: Shape, weight: Value, indices: Value, **
 
 @rule("index_select")
 def _index_select(algebra: Algebra, shape: Shape, self: Value, dim: int, index: Value) -> Value:
+    freeze(algebra, index, "places to look up")
     return windowed(algebra, self, shape, [dim], "entries looked up by number")
 
 
@@ -124,4 +128,5 @@ def _index(algebra: Algebra, shape: Shape, self: Value, indices: Sequence[Any]) 
     used = [i for i, index in enumerate(indices) if index is not None]
     if len(used) != 1 or len(algebra.shape(indices[used[0]])) != 1:
         return refused(algebra, shape, self, *(i for i in indices if is_value(i)))
+    freeze(algebra, indices[used[0]], "places to look up")
     return windowed(algebra, self, shape, used, "entries looked up by number")
