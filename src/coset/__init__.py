@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from coset.inference.sghmc import SGHMC as SGHMC
     from coset.inference.sgld import SGLD as SGLD
     from coset.inference.stochastic import Cyclical as Cyclical
+    from coset.inference.subsets import LastLayer as LastLayer
+    from coset.inference.subsets import Subnetwork as Subnetwork
     from coset.inference.swag import SWAG as SWAG
     from coset.inference.tuning import ByEvidence as ByEvidence
     from coset.metrics.evaluation import evaluate as evaluate
@@ -136,6 +138,8 @@ NAMES: dict[str, str] = {
     "SGLD": "coset.inference.sgld",
     "Cyclical": "coset.inference.stochastic",
     "SWAG": "coset.inference.swag",
+    "LastLayer": "coset.inference.subsets",
+    "Subnetwork": "coset.inference.subsets",
     "ByEvidence": "coset.inference.tuning",
     "evaluate": "coset.metrics.evaluation",
     "FitReport": "coset.posterior.families",

@@ -19,13 +19,17 @@ from coset import (
     GaussianNoise,
     GaussianPrior,
     Laplace,
+    LastLayer,
     Linearised,
     MonteCarlo,
+    Subnetwork,
     fit,
     linearise,
     load,
     metrics,
+    weights_of,
 )
+from coset.linalg import diagonal
 
 CURVATURES = [Full(), KFAC(), KFAC(corrected=False), DiagonalOnly()]
 pytestmark = pytest.mark.usefixtures("double")
@@ -407,3 +411,78 @@ def test_the_module_is_left_alone(classification):
     assert module.training
     assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
     assert Categorical() == fit(module, data).likelihood
+
+
+def test_the_last_layer(classification):
+    module, data = classification
+    predictor = fit(module, data, method=Laplace(subset=LastLayer()))
+    assert predictor.posterior.layout.names == ("2.weight", "2.bias")
+    again = fit(module, data, method=Laplace(subset=("2.*",)))
+    assert torch.equal(again(data[0]).mean, predictor(data[0]).mean)
+
+
+@pytest.mark.parametrize("tuning", [None, ByEvidence(groups="layer")], ids=["kept", "tuned"])
+def test_a_subnetwork_of_everything_is_the_network(regression, tuning):
+    module, data = regression
+    likelihood, prior = GaussianNoise(0.1), GaussianPrior(2.0)
+    size = sum(p.numel() for p in module.parameters())
+    whole, part = (
+        fit(module, data, method=method, likelihood=likelihood, prior=prior)
+        for method in (
+            Laplace(Full(), tuning=tuning),
+            Laplace(subset=Subnetwork(size), tuning=tuning),
+        )
+    )
+    assert part.log_evidence == pytest.approx(whole.log_evidence, rel=1e-7)
+    torch.testing.assert_close(part(data[0]).variance, whole(data[0]).variance, rtol=1e-5, atol=0)
+
+
+def test_a_subnetwork_is_the_full_matrix_of_its_weights(regression):
+    module, data = regression
+    method = Laplace(subset=Subnetwork(7), tuning=None)
+    predictor = fit(module, data, method=method, likelihood=GaussianNoise(0.1))
+    covariance = predictor.posterior.covariance
+    tangent = linearise(module, data, GaussianNoise(0.1))
+    columns = tangent.jacobian.matrix[:, covariance.index]
+    inner = torch.linalg.inv(columns.mT @ columns / 0.01 + torch.eye(7))
+    exact = (columns @ inner @ columns.mT).diagonal()
+    torch.testing.assert_close(predictor(data[0]).covariance[:, 0, 0], exact)
+    curvature = tangent.jacobian.matrix.square().sum(0)  # the smallest have the most variance
+    expected = curvature.topk(7, largest=False).indices
+    assert set(covariance.index.tolist()) == set(expected.tolist())
+    layout = predictor.posterior.layout
+    drawn = layout.flatten(predictor.posterior.sample(5, generator=torch.Generator()))
+    still = torch.ones(layout.size, dtype=torch.bool)
+    still[covariance.index] = False
+    centre = layout.flatten(predictor.posterior.mean)
+    assert torch.equal(drawn[:, still], centre[still].expand(5, -1))
+    assert (drawn[:, covariance.index] != centre[covariance.index]).all()
+
+
+def test_the_largest_variances_capture_more_than_chance(regression, tmp_path):
+    module, data = regression
+
+    def captured(score):
+        method = Laplace(subset=Subnetwork(10, score), tuning=None)
+        predictor = fit(module, data, method=method, likelihood=GaussianNoise(0.1))
+        predictor.save(tmp_path / "sub.safetensors")
+        again = load(tmp_path / "sub.safetensors", regressor())
+        assert torch.equal(again(data[0]).variance, predictor(data[0]).variance)
+        return float(diagonal(predictor.posterior.covariance).sum())
+
+    assert captured("wasserstein") > captured("random")
+
+
+def test_bad_subsets(regression):
+    module, data = regression
+    with pytest.raises(CosetError, match="needed at most"):
+        fit(module, data, method=Laplace(subset=Subnetwork(10_000)), likelihood=GaussianNoise())
+    with pytest.raises(CosetError, match="at least one"):
+        Subnetwork(0)
+    with pytest.raises(CosetError, match="score"):
+        Subnetwork(3, score="largest")
+    moved = {name: tensor + 1 for name, tensor in weights_of(module).items()}
+    with pytest.raises(CosetError, match="differs from the module's"):
+        fit(module, data, method=Laplace(subset="2.*"), likelihood=GaussianNoise(), start=moved)
+    predictor = fit(module, data, likelihood=GaussianNoise(), start=moved)
+    assert torch.equal(predictor.posterior.mean["0.weight"], moved["0.weight"])

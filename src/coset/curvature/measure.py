@@ -156,6 +156,7 @@ def gradient_rows(
     inputs: Inputs,
     likelihood: Likelihood | None = None,
     outputs: Tensor | None = None,
+    index: Int[Tensor, " k"] | None = None,
 ) -> Float[Tensor, "n r p"]:
     """Rows of the Jacobian, or of ``Rᵀ J`` with ``R`` the root of the output Hessian.
 
@@ -166,6 +167,7 @@ def gradient_rows(
         inputs: Examples.
         likelihood: Whose Hessian weighs the rows; ``None``: plain Jacobian, one row an output.
         outputs: Where the Hessian is taken; ``None``: at the network's outputs.
+        index: Some of the columns, in this order; no others are kept.
     """
     recorded = record(network, weights, layout, inputs)
     check_finite(recorded.outputs)
@@ -175,14 +177,28 @@ def gradient_rows(
         at = recorded.outputs if outputs is None else outputs
         cotangents = list(columns(likelihood, at))
     if recorded.foreign:
-        return _rows_by_example(network, weights, layout, inputs, cotangents)
-    blocks = {block.names: block.entries.flatten() for block in blocks_of(recorded, layout)}
-    count = len(recorded.outputs)
-    rows = recorded.outputs.new_empty(count, len(cotangents), layout.size)
+        rows = _rows_by_example(network, weights, layout, inputs, cotangents)
+        return rows if index is None else rows[:, :, index]
+    chosen = torch.arange(layout.size) if index is None else index
+    places = {b.names: _places(b.entries.flatten(), chosen) for b in blocks_of(recorded, layout)}
+    rows = recorded.outputs.new_empty(len(recorded.outputs), len(cotangents), len(chosen))
     for number, cotangent in enumerate(cotangents):
         for names, pair in recorded.pairs(cotangent).items():
-            rows[:, number, blocks[names]] = outer(*pair).flatten(1)
+            inside, columns_ = places[names]
+            gradient = outer(*pair).flatten(1)
+            rows[:, number, columns_] = gradient if index is None else gradient[:, inside]
     return rows.detach()
+
+
+def _places(
+    entries: Int[Tensor, " q"], chosen: Int[Tensor, " k"]
+) -> tuple[Int[Tensor, " j"], Int[Tensor, " j"]]:
+    """Which entries of a block are chosen, and as which columns."""
+    columns_ = torch.full((int(max(entries.max(), chosen.max())) + 1,), -1, dtype=torch.long)
+    columns_[chosen] = torch.arange(len(chosen))
+    found = columns_[entries]
+    inside = (found >= 0).nonzero().squeeze(1)
+    return inside, found[inside]
 
 
 def unit_columns(outputs: Tensor) -> Iterator[Tensor]:

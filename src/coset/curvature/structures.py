@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from coset.bayes.problem import Problem
@@ -54,23 +54,35 @@ class Full:
         cuts: Cuts = UNCUT,
     ) -> Measured:
         """Measures the curvature."""
+        return self.of_columns(problem, weights, layout, outputs, None)
+
+    def of_columns(
+        self,
+        problem: Problem,
+        weights: Weights,
+        layout: Layout,
+        outputs: Tensor | None,
+        index: Int[Tensor, " k"] | None,
+    ) -> Measured:
+        """The matrix over some of the weights; ``None``: over all."""
         first, _ = next(iter(problem.train))
         found = problem.network.apply(weights, first[:1])
         rows = problem.train.size * column_count(problem.likelihood, found)
-        size = min(rows, layout.size) * layout.size * 8
+        count = layout.size if index is None else len(index)
+        size = min(rows, count) * count * 8
         if size > self.memory:
             raise CosetError(
-                f"got {layout.size:,} weights and {rows:,} rows: the full matrix takes "
+                f"got {count:,} weights and {rows:,} rows: the full matrix takes "
                 f"{size / 2**30:.1f} GiB",
                 f"needed at most {self.memory / 2**30:.1f} GiB",
-                "use KFAC() or DiagonalOnly(), or a subset such as LastLayer()",
+                "use KFAC() or DiagonalOnly(), or a smaller subset such as LastLayer()",
             )
-        if rows < layout.size:
-            parts = list(weighted_rows(problem, weights, layout, outputs))
-            factor = torch.cat(parts).double().mT.contiguous()
-            return Measured(LowRankPlusDiagonal(factor.new_zeros(layout.size), factor))
-        total = torch.zeros(layout.size, layout.size, dtype=torch.float64, device=found.device)
-        for part in weighted_rows(problem, weights, layout, outputs):
+        parts = weighted_rows(problem, weights, layout, outputs, index)
+        if rows < count:
+            factor = torch.cat(list(parts)).double().mT.contiguous()
+            return Measured(LowRankPlusDiagonal(factor.new_zeros(count), factor))
+        total = torch.zeros(count, count, dtype=torch.float64, device=found.device)
+        for part in parts:
             total += part.mT @ part
         return Measured(Dense(total))
 
@@ -114,17 +126,22 @@ class DiagonalOnly:
 
 
 def weighted_rows(
-    problem: Problem, weights: Weights, layout: Layout, outputs: Tensor | None
+    problem: Problem,
+    weights: Weights,
+    layout: Layout,
+    outputs: Tensor | None,
+    index: Int[Tensor, " k"] | None = None,
 ) -> Iterator[Float[Tensor, "r p"]]:
     """The rows of ``B^½ J`` for all data, some examples at a time."""
     start = 0
     for inputs, _ in problem.train:
         found = problem.network.apply(weights, inputs[:1])
-        each = column_count(problem.likelihood, found) * layout.size
+        columns = layout.size if index is None else max(len(index), max(layout.sizes) // 4)
+        each = column_count(problem.likelihood, found) * columns
         for part in inputs.split(max(1, _CHUNK // each)):
             at = None if outputs is None else outputs[start : start + len(part)]
             rows = gradient_rows(
-                problem.network, weights, layout, part, problem.likelihood, outputs=at
+                problem.network, weights, layout, part, problem.likelihood, at, index
             )
             yield rows.flatten(0, 1)
             start += len(part)

@@ -43,17 +43,23 @@ class Groups:
     names: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
-    def prior(
-        self, precision: Float[Tensor, " g"], given: Mapping[str, float | Tensor]
-    ) -> GaussianPrior:
-        """The precisions by tensor, each in the smallest shape that broadcasts."""
-        flat = precision[self.labels]
-        tables: dict[str, float | Tensor] = {
-            name: _compact(torch.as_tensor(value)) for name, value in given.items()
-        }
-        for name, tensor in self.layout.unflatten(flat).items():
-            tables[name] = _compact(tensor)
-        return GaussianPrior(tables)
+
+def prior_of(
+    layout: Layout, precision: Float[Tensor, " p"], given: Mapping[str, float | Tensor]
+) -> GaussianPrior:
+    """Precisions by tensor, each in the smallest shape that broadcasts.
+
+    Args:
+        layout: The tensors they are for.
+        precision: One a weight.
+        given: Of all other tensors.
+    """
+    tables: dict[str, float | Tensor] = {
+        name: _compact(torch.as_tensor(value)) for name, value in given.items()
+    }
+    for name, tensor in layout.unflatten(precision).items():
+        tables[name] = _compact(tensor)
+    return GaussianPrior(tables)
 
 
 def _compact(tensor: Tensor) -> float | Tensor:

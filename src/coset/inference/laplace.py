@@ -1,6 +1,5 @@
 """The linearised Laplace approximation (MacKay 1992; Immer et al. 2021; Antorán et al. 2022)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -9,14 +8,17 @@ from torch import Tensor
 
 from coset.bayes.batches import Data, as_batches
 from coset.bayes.likelihood import Categorical, GaussianNoise, Likelihood
+from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
 from coset.curvature.kfac import KFAC
 from coset.curvature.measure import Curvature, Cuts, Measured
+from coset.curvature.structures import Full
 from coset.curvature.tangent import Tangent, tangent_of
 from coset.errors import CosetError
-from coset.inference.grouping import Groups, group_weights
-from coset.inference.tuning import ByEvidence, Tuned, Tuner
-from coset.linalg import cast, inverse, scale, shift
+from coset.inference.grouping import Groups, group_weights, prior_of
+from coset.inference.subsets import Columns, LastLayer, Subnetwork
+from coset.inference.tuning import ByEvidence, Tuner
+from coset.linalg import Embedded, LinearOperator, cast, inverse, scale, shift
 from coset.posterior.evidence import spectrum_of
 from coset.posterior.families import FitReport
 from coset.posterior.gaussian import Gaussian
@@ -26,7 +28,7 @@ from coset.vocabulary import Progress, Weights
 from coset.weights.layout import Layout
 from coset.weights.stacking import check_fit
 
-Subset = str | tuple[str, ...] | None
+Subset = str | tuple[str, ...] | LastLayer | Subnetwork | None
 
 _DOUBT = 0.1
 """How far training confidence may lie below training accuracy before a fit warns."""
@@ -41,8 +43,9 @@ class Laplace:
 
     Attributes:
         curvature: What stands for ``H``: :class:`coset.KFAC`, :class:`coset.Full`,
-            :class:`coset.DiagonalOnly`.
-        subset: Shell patterns of the tensors that are uncertain; ``None``: all parameters.
+            :class:`coset.DiagonalOnly`, :class:`coset.LowRank`.
+        subset: What is uncertain: :class:`coset.LastLayer`, :class:`coset.Subnetwork` (always with
+            its full covariance) or shell patterns of tensors; ``None``: all parameters.
         tuning: How the prior's precisions and unknown noise are found; ``None`` keeps them.
     """
 
@@ -75,65 +78,158 @@ class Laplace:
         tell = progress or (lambda share, line: None)
         weights = problem.network.weights if start is None else start
         check_fit(weights, problem.network.weights, what="trained weights")
-        layout = self._layout(problem)
-        tell(0.0, "curvature")
-        if self.tuning is None:
-            return self._untuned(problem, weights, layout)
-        settings = self.tuning.settled(problem.likelihood)
-        noise = None
-        if _unknown_noise(problem) and not settings.noise:
-            noise = _residual_noise(problem, weights)
-            problem = problem.with_likelihood(noise)
-        learn = _unknown_noise(problem)
-        unit = problem.with_likelihood(GaussianNoise(1.0)) if learn else problem
-        groups = group_weights(
-            problem, layout, settings.groups, rows=isinstance(self.curvature, KFAC)
-        )
-        cuts = _cuts(layout, groups.labels)
-        measured = self.curvature.build(unit, weights, layout, cuts=cuts)
-        tell(0.4, "evidence")
-        tangent = tangent_of(unit, weights, layout)
-        tuner = Tuner(settings, tangent, self.curvature, groups, learn, cuts)
-        tuned = tuner.run(measured)
-        tell(0.9, "checks")
-        noise = GaussianNoise(tuned.noise_precision**-0.5) if learn else noise
-        posterior = _posterior(problem, tangent, groups, tuned, noise)
-        checked = _shrunk(posterior, problem, settings.validation)
-        tell(1.0, "done")
-        return checked
-
-    def _layout(self, problem: Problem) -> Layout:
-        layout = problem.network.layout
-        if self.subset is None:
-            return layout
-        patterns = (self.subset,) if isinstance(self.subset, str) else self.subset
-        return layout.select(*patterns)
-
-    def _untuned(self, problem: Problem, weights: Weights, layout: Layout) -> Gaussian:
-        """Keeps the prior and a given noise as they are."""
-        if _unknown_noise(problem):
+        if self.tuning is None and _unknown_noise(problem):
             raise CosetError(
                 "got Gaussian noise of unknown size and tuning=None",
                 "needed the noise, or a way to find it",
                 "give GaussianNoise(std=…) or tuning=ByEvidence()",
             )
-        flat = problem.prior.flat(layout, layout.flatten(weights)).double()
-        if not bool((flat > 0).all()):
-            raise CosetError("got a prior precision of zero", "needed positive precisions")
-        precision, labels = flat.unique(return_inverse=True)
-        cuts = _cuts(layout, labels)
-        measured = self.curvature.build(problem, weights, layout, cuts=cuts)
-        spectrum = spectrum_of(measured.operator, labels, len(precision))
-        fit = sum(
-            float(problem.likelihood.log_prob(problem.network.apply(weights, x), y).double().sum())
-            for x, y in problem.train
-        )
-        penalty = float((flat * layout.flatten(weights).double().square()).sum()) / 2
-        report = FitReport(
-            log_evidence=fit - penalty - float(spectrum.half_logdet(precision)),
-            diagnostics={"effective_weights": float(spectrum.effective(precision).sum())},
-        )
-        return _gaussian(weights, layout, measured, flat, 1.0, report)
+        tell(0.0, "curvature")
+        unit = problem.with_likelihood(GaussianNoise(1.0)) if _unknown_noise(problem) else problem
+        part = self._part(unit, weights, generator)
+        _check_others(part.layout, weights, problem)
+        if self.tuning is None:
+            return _untuned(problem, weights, part)
+        return _tuned(problem, weights, part, self.tuning.settled(problem.likelihood), tell)
+
+    def _part(self, problem: Problem, weights: Weights, generator: torch.Generator) -> "_Part":
+        layout = problem.network.layout
+        match self.subset:
+            case None:
+                return _Part(layout, self.curvature)
+            case LastLayer():
+                return _Part(self.subset.layout(problem), self.curvature)
+            case Subnetwork():
+                index = self.subset.select(problem, weights, layout, generator=generator)
+                full = self.curvature if isinstance(self.curvature, Full) else Full()
+                columns = Columns(layout, index, full)
+                return _Part(layout, columns.at(weights), columns)
+            case str():
+                return _Part(layout.select(self.subset), self.curvature)
+            case _:
+                return _Part(layout.select(*self.subset), self.curvature)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The weights that are uncertain, and how their curvature is measured."""
+
+    layout: Layout
+    curvature: Curvature
+    columns: Columns | None = None
+
+    @property
+    def own(self) -> Layout:
+        return self.layout if self.columns is None else self.columns.small
+
+    def weights(self, weights: Weights) -> Weights:
+        return weights if self.columns is None else self.columns.restrict(weights)
+
+    def entries(self, flat: Float[Tensor, " p"]) -> Float[Tensor, " q"]:
+        return flat if self.columns is None else flat[self.columns.index]
+
+    def groups(self, problem: Problem, settings: ByEvidence) -> Groups:
+        rows = isinstance(self.curvature, KFAC)
+        found = group_weights(problem, self.layout, settings.groups, rows=rows)
+        return found if self.columns is None else self.columns.groups(found)
+
+    def tangent(self, problem: Problem, weights: Weights) -> Tangent:
+        if self.columns is None:
+            return tangent_of(problem, weights, self.layout)
+        return self.columns.tangent(problem, weights)
+
+    def prior(self, problem: Problem, flat: Float[Tensor, " q"]) -> GaussianPrior:
+        """The precisions by tensor: tuned where the weights are uncertain, as given elsewhere."""
+        network = problem.network
+        given = {n: problem.prior.of(n, network.weights[n]) for n in network.layout.names}
+        if self.columns is not None:
+            like = self.layout.flatten(network.weights).double()
+            whole = problem.prior.flat(self.layout, like)
+            whole[self.columns.index] = flat
+            flat = whole
+        return prior_of(self.layout, flat, given)
+
+    def gaussian(
+        self,
+        weights: Weights,
+        measured: Measured,
+        precision: Float[Tensor, " q"],
+        noise: float,
+        report: FitReport,
+    ) -> Gaussian:
+        """``N(θ̃, (noise · H + Λ)⁻¹)`` over the tensors."""
+        mean = {name: weights[name].clone() for name in self.layout.names}
+        operator = measured.operator if noise == 1 else scale(measured.operator, noise)
+        dtype = mean[self.layout.names[0]].dtype
+        covariance: LinearOperator = cast(inverse(shift(operator, precision)), dtype)
+        if self.columns is not None:
+            covariance = Embedded(covariance, self.columns.index, self.layout.size)
+        return Gaussian(mean, covariance, measured.layers, report)
+
+
+def _check_others(layout: Layout, weights: Weights, problem: Problem) -> None:
+    """Weights to start from may differ from the module's only where they become uncertain."""
+    covered = set(layout.names)
+    for name, own in problem.network.weights.items():
+        if name not in covered and not torch.equal(own, weights[name]):
+            raise CosetError(
+                f"got a start whose {name!r} differs from the module's",
+                "needed the module's own values for what is not covered",
+                "write the weights into the module first: coset.assign(module, weights)",
+            )
+
+
+def _untuned(problem: Problem, weights: Weights, part: _Part) -> Gaussian:
+    """Keeps the prior and a given noise as they are."""
+    flat = part.layout.flatten(weights).double()
+    each = part.entries(problem.prior.flat(part.layout, flat))
+    if not bool((each > 0).all()):
+        raise CosetError("got a prior precision of zero", "needed positive precisions")
+    precision, labels = each.unique(return_inverse=True)
+    cuts = _cuts(part.own, labels)
+    measured = part.curvature.build(problem, weights, part.own, cuts=cuts)
+    spectrum = spectrum_of(measured.operator, labels, len(precision))
+    fit = sum(
+        float(problem.likelihood.log_prob(problem.network.apply(weights, x), y).double().sum())
+        for x, y in problem.train
+    )
+    penalty = float((each * part.entries(flat).square()).sum()) / 2
+    report = FitReport(
+        log_evidence=fit - penalty - float(spectrum.half_logdet(precision)),
+        diagnostics={"effective_weights": float(spectrum.effective(precision).sum())},
+    )
+    return part.gaussian(weights, measured, each, 1.0, report)
+
+
+def _tuned(
+    problem: Problem, weights: Weights, part: _Part, settings: ByEvidence, tell: Progress
+) -> Gaussian:
+    """Finds the precisions, and the noise where it is unknown."""
+    noise = None
+    if _unknown_noise(problem) and not settings.noise:
+        noise = _residual_noise(problem, weights)
+        problem = problem.with_likelihood(noise)
+    learn = _unknown_noise(problem)
+    unit = problem.with_likelihood(GaussianNoise(1.0)) if learn else problem
+    groups = part.groups(problem, settings)
+    cuts = _cuts(part.own, groups.labels)
+    measured = part.curvature.build(unit, weights, part.own, cuts=cuts)
+    tell(0.4, "evidence")
+    tangent = part.tangent(unit, weights)
+    tuned = Tuner(settings, tangent, part.curvature, groups, learn, cuts).run(measured)
+    tell(0.9, "checks")
+    flat = tuned.precision[groups.labels]
+    report = FitReport(
+        likelihood=GaussianNoise(tuned.noise_precision**-0.5) if learn else noise,
+        prior=part.prior(problem, flat),
+        log_evidence=tuned.log_evidence,
+        diagnostics=tuned.diagnostics,
+        warnings=tuned.warnings,
+    )
+    posterior = part.gaussian(weights, tuned.curvature, flat, tuned.noise_precision, report)
+    checked = _shrunk(posterior, problem, settings.validation)
+    tell(1.0, "done")
+    return checked
 
 
 def _unknown_noise(problem: Problem) -> bool:
@@ -200,44 +296,3 @@ def _doubts(posterior: Gaussian, problem: Problem, likelihood: Likelihood) -> li
         f"{confidence:.0%} on average: the network may be under-confident, and added variance "
         "would hurt; give ByEvidence(validation=…)"
     ]
-
-
-def _posterior(
-    problem: Problem,
-    tangent: Tangent,
-    groups: Groups,
-    tuned: Tuned,
-    noise: GaussianNoise | None,
-) -> Gaussian:
-    report = FitReport(
-        likelihood=noise,
-        prior=groups.prior(tuned.precision, _by_name(problem)),
-        log_evidence=tuned.log_evidence,
-        diagnostics=tuned.diagnostics,
-        warnings=tuned.warnings,
-    )
-    flat = tuned.precision[groups.labels]
-    return _gaussian(
-        tangent.weights, tangent.layout, tuned.curvature, flat, tuned.noise_precision, report
-    )
-
-
-def _by_name(problem: Problem) -> Mapping[str, float | Tensor]:
-    """The given precision of every parameter, for those that are not covered."""
-    layout = problem.network.layout
-    weights = problem.network.weights
-    return {name: problem.prior.of(name, weights[name]) for name in layout.names}
-
-
-def _gaussian(
-    weights: Weights,
-    layout: Layout,
-    measured: Measured,
-    precision: Float[Tensor, " p"],
-    noise: float,
-    report: FitReport,
-) -> Gaussian:
-    mean = {name: weights[name].clone() for name in layout.names}
-    operator = measured.operator if noise == 1 else scale(measured.operator, noise)
-    covariance = cast(inverse(shift(operator, precision)), mean[layout.names[0]].dtype)
-    return Gaussian(mean, covariance, measured.layers, report)

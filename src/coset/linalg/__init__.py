@@ -1,5 +1,6 @@
 """Linear operators and the verbs that know their structure."""
 
+from coset.linalg.embedded import Embedded as Embedded
 from coset.linalg.kronecker import Kronecker as Kronecker
 from coset.linalg.kronecker import RowBlocks as RowBlocks
 from coset.linalg.operators import FromFunctions as FromFunctions

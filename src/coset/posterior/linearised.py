@@ -17,7 +17,7 @@ from coset.curvature.capture import Recorded, record
 from coset.curvature.maps import Pair, outer
 from coset.curvature.measure import blocks_of, gradient_rows, unit_columns
 from coset.errors import CosetError
-from coset.linalg import BlockDiagonal, Diagonal, Kronecker, LinearOperator, RowBlocks
+from coset.linalg import BlockDiagonal, Diagonal, Embedded, Kronecker, LinearOperator, RowBlocks
 from coset.posterior.chunks import count_rows, split_rows
 from coset.posterior.families import Mixture, Posterior
 from coset.posterior.gaussian import Gaussian
@@ -151,8 +151,13 @@ def _chunks(posterior: Gaussian, network: Network, inputs: Inputs, rows: int) ->
             "use rule=MonteCarlo()",
         )
     sizes = posterior.layout.sizes
-    layered = isinstance(posterior.covariance, BlockDiagonal | Diagonal)
-    largest = (max(sizes) if layered else sum(sizes)) * outputs.shape[1]
+    covariance = posterior.covariance
+    columns = sum(sizes)
+    if isinstance(covariance, BlockDiagonal | Diagonal):
+        columns = max(sizes)
+    elif isinstance(covariance, Embedded):
+        columns = max(len(covariance.index), max(sizes) // outputs.shape[1])
+    largest = columns * outputs.shape[1]
     yield from split_rows(inputs, max(1, min(rows, _ENTRIES // max(1, largest))))
 
 
@@ -174,7 +179,10 @@ def _moments(
                 for block in blocks_of(recorded, layout)
             }
             return recorded.outputs.detach(), _by_layers(recorded, tables)
-    rows = gradient_rows(network, weights, layout, inputs)
+    index = None
+    if isinstance(covariance, Embedded):
+        index, covariance = covariance.index, covariance.inner
+    rows = gradient_rows(network, weights, layout, inputs, index=index)
     spread = covariance.matmat(rows.flatten(0, 1).mT).mT.reshape(rows.shape)
     with torch.no_grad():
         outputs = network.apply(weights, inputs)

@@ -18,7 +18,15 @@ from coset.bayes.likelihood import (
 )
 from coset.bayes.prior import GaussianPrior
 from coset.errors import CosetError
-from coset.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRankPlusDiagonal, RowBlocks
+from coset.linalg import (
+    BlockDiagonal,
+    Dense,
+    Diagonal,
+    Embedded,
+    Kronecker,
+    LowRankPlusDiagonal,
+    RowBlocks,
+)
 from coset.posterior.families import FitReport, Mixture, PointMass, Samples
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.linearised import Linearised
@@ -36,6 +44,7 @@ FAMILIES: Mapping[str, type] = {
     "Dense": Dense,
     "Diagonal": Diagonal,
     "DropoutSite": DropoutSite,
+    "Embedded": Embedded,
     "FitReport": FitReport,
     "Gaussian": Gaussian,
     "GaussianNoise": GaussianNoise,

@@ -1,0 +1,165 @@
+"""Parts of a network that are treated as uncertain; all other weights stay as they are."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from coset.bayes.problem import Problem
+from coset.curvature.capture import record
+from coset.curvature.jacobian import Jacobian
+from coset.curvature.measure import UNCUT, Cuts, Measured, gradient_rows
+from coset.curvature.structures import DiagonalOnly, Full
+from coset.curvature.tangent import Tangent
+from coset.errors import CosetError
+from coset.inference.grouping import Groups
+from coset.vocabulary import Weights
+from coset.weights.layout import Layout
+
+_NAME = "subnetwork"
+_MEMORY = 2 << 30
+"""Bytes that the Jacobian of a subnetwork may take."""
+
+
+@dataclass(frozen=True)
+class LastLayer:
+    """The weights and bias of the last layer that is applied.
+
+    >>> LastLayer()
+    LastLayer()
+    """
+
+    def layout(self, problem: Problem) -> Layout:
+        """Its tensors."""
+        network = problem.network
+        first, _ = next(iter(problem.train))
+        recorded = record(network, network.weights, network.layout, first[:1])
+        shapes = dict(zip(network.layout.names, network.layout.shapes, strict=True))
+        layers = [names for names in recorded.maps if len(shapes[names[0]]) > 1]
+        if not layers:
+            raise CosetError(
+                "got a network without a linear, convolution or embedding layer",
+                "needed one to call the last",
+                "name its tensors: subset=('head.*',)",
+            )
+        prefix = layers[-1][0].rpartition(".")[0]
+        names = [n for n in network.layout.names if n.rpartition(".")[0] == prefix]
+        return Layout.of(network.weights, names)
+
+
+@dataclass(frozen=True)
+class Subnetwork:
+    """Some weights, with their full covariance (Daxberger et al. 2021).
+
+    Attributes:
+        size: How many.
+        score: ``"wasserstein"``: those with the largest marginal variances, which of all choices
+            changes the posterior least; ``"random"``: drawn.
+        prior_precision: Of the diagonal approximation whose variances are compared.
+    """
+
+    size: int
+    score: Literal["wasserstein", "random"] = "wasserstein"
+    prior_precision: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise CosetError(f"got a subnetwork of {self.size} weights", "needed at least one")
+        if self.score not in ("wasserstein", "random"):
+            raise CosetError(f"got the score {self.score!r}", "needed 'wasserstein' or 'random'")
+
+    def select(
+        self, problem: Problem, weights: Weights, layout: Layout, *, generator: torch.Generator
+    ) -> Int[Tensor, " k"]:
+        """Places of the chosen weights in the flat vector, in increasing order."""
+        if self.size > layout.size:
+            raise CosetError(
+                f"got a subnetwork of {self.size:,} weights", f"needed at most {layout.size:,}"
+            )
+        if self.score == "random":
+            return torch.randperm(layout.size, generator=generator)[: self.size].sort().values
+        measured = DiagonalOnly().build(problem, weights, layout).operator
+        curvature = measured.matmat(torch.ones(layout.size, 1, dtype=torch.float64)).squeeze(1)
+        variance = 1 / (curvature + self.prior_precision)
+        # weights that no output depends on vary freely and matter to nobody
+        variance = torch.where(curvature > 0, variance, 0.0)
+        return variance.topk(self.size).indices.sort().values
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Chosen entries of some tensors as one tensor of their own.
+
+    Attributes:
+        layout: The tensors they come from.
+        index: Their places in that layout's flat vector.
+        full: How their curvature is measured.
+    """
+
+    layout: Layout
+    index: Int[Tensor, " k"]
+    full: Full
+
+    @property
+    def small(self) -> Layout:
+        """The layout of the chosen entries."""
+        return Layout((_NAME,), ((len(self.index),),))
+
+    def restrict(self, weights: Weights) -> Weights:
+        """The chosen entries."""
+        return {_NAME: self.layout.flatten(weights)[self.index]}
+
+    def groups(self, groups: Groups) -> Groups:
+        """The groups of the chosen entries."""
+        used, labels = groups.labels[self.index].unique(return_inverse=True)
+        names = tuple(groups.names[group] for group in used.tolist())
+        return replace(groups, layout=self.small, labels=labels, names=names)
+
+    def tangent(self, problem: Problem, weights: Weights) -> Tangent:
+        """The tangent model in which only the chosen entries move."""
+        pairs = [(problem.network.apply(weights, x), y) for x, y in problem.train]
+        outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        size = outputs.numel() * len(self.index) * outputs.element_size()
+        if size > _MEMORY:
+            raise CosetError(
+                f"got a subnetwork whose Jacobian takes {size / 2**30:.1f} GiB",
+                f"needed at most {_MEMORY / 2**30:.0f} GiB",
+                "take fewer weights or fewer data",
+            )
+        rows = [
+            gradient_rows(problem.network, weights, self.layout, part, index=self.index)
+            for inputs, _ in problem.train
+            for part in inputs.split(64)
+        ]
+        own = self.restrict(weights)
+        matrix = torch.cat(rows).flatten(0, 1)
+        jacobian = Jacobian((len(matrix), len(self.index)), matrix, problem, own, self.small)
+        return Tangent(problem, own, self.small, jacobian, outputs, targets)
+
+    def at(self, weights: Weights) -> "ColumnCurvature":
+        """The curvature of the chosen entries around ``weights``."""
+        return ColumnCurvature(self, weights)
+
+
+@dataclass(frozen=True)
+class ColumnCurvature:
+    """The exact curvature of chosen entries, as a recipe."""
+
+    columns: Columns
+    base: Weights
+
+    def build(
+        self,
+        problem: Problem,
+        weights: Weights,
+        layout: Layout,
+        *,
+        outputs: Tensor | None = None,
+        previous: Measured | None = None,
+        cuts: Cuts = UNCUT,
+    ) -> Measured:
+        """Measures the curvature."""
+        columns = self.columns
+        return columns.full.of_columns(problem, self.base, columns.layout, outputs, columns.index)
