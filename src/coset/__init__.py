@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from coset.alignment.by_weights import ByWeights as ByWeights
     from coset.alignment.interpolation import average as average
     from coset.alignment.interpolation import interpolate as interpolate
+    from coset.alignment.many import MatchMany as MatchMany
+    from coset.alignment.many import match_many as match_many
+    from coset.alignment.many import match_stream as match_stream
     from coset.alignment.match import match as match
     from coset.alignment.result import Match as Match
     from coset.alignment.transpositions import (
@@ -95,6 +98,9 @@ if TYPE_CHECKING:
     from coset.weights.stacking import unstack as unstack
 
 NAMES: dict[str, str] = {
+    "MatchMany": "coset.alignment.many",
+    "match_stream": "coset.alignment.many",
+    "match_many": "coset.alignment.many",
     "LossPath": "coset.alignment.barrier",
     "barrier": "coset.alignment.barrier",
     "ByWeights": "coset.alignment.by_weights",

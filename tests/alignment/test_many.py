@@ -1,0 +1,116 @@
+"""Many networks: planted frames, the running-sum identity, cycle consistency."""
+
+import pytest
+import torch
+from tests.alignment.reference import group_of, inner, network, permutations_only, random_weights
+
+from coset import CosetError, stack, unstack, weights_of
+from coset.alignment.by_weights import ByWeights
+from coset.alignment.many import match_many, match_stream
+
+
+@pytest.fixture(scope="module")
+def zoo():
+    """Six noisy copies of one network, each moved by a permutation of its own."""
+    generator = torch.Generator().manual_seed(3)
+    net = network(5, 7, 6, 3)
+    group = group_of(net, 5)
+    own = random_weights(weights_of(net), generator)
+    members = []
+    for _ in range(6):
+        element = permutations_only(group, group.sample(generator=generator))
+        moved = group.act(element, own)
+        noise = {n: 0.2 * torch.randn(w.shape, generator=generator) for n, w in moved.items()}
+        members.append({n: w + noise[n].double() for n, w in moved.items()})
+    return group, own, members
+
+
+def test_noisy_copies_come_together(zoo):
+    group, _, members = zoo
+    result = match_many(group, stack(members))
+    spread = result.weights["0.weight"].std(0)
+    assert float(spread.max()) < 0.5
+    for k, member in enumerate(members):
+        single = {n: t[k] for n, t in result.element.permutations.items()}
+        assert all(len(set(t.tolist())) == len(t) for t in single.values())
+        assert member["0.weight"].sum().isclose(result.weights["0.weight"][k].sum())
+
+
+def test_the_objective_is_the_sum_over_pairs_and_never_falls(zoo):
+    group, _, members = zoo
+    result = match_many(group, stack(members))
+    aligned = [{n: w for n, w in m.items() if n != "4.bias"} for m in unstack(result.weights)]
+    pairs = sum(inner(a, b) for k, a in enumerate(aligned) for b in aligned[:k])
+    assert float(result.objective[-1]) == pytest.approx(pairs)
+    assert bool((result.objective.diff() >= -1e-9).all())
+
+
+def test_the_mean_is_that_of_the_aligned_networks(zoo):
+    group, _, members = zoo
+    result = match_many(group, stack(members))
+    for name, tensor in result.weights.items():
+        torch.testing.assert_close(result.frame.mean[name], tensor.mean(0))
+
+
+def test_elements_between_pairs_compose_to_the_identity(zoo):
+    group, _, members = zoo
+    frame = match_many(group, stack(members)).frame
+    there = frame.between(group, 0, 1)
+    onwards = frame.between(group, 1, 2)
+    back = frame.between(group, 2, 0)
+    around = group.compose(group.compose(there, onwards), back)
+    identity = group.identity()
+    assert all(torch.equal(around.permutations[n], t) for n, t in identity.permutations.items())
+    assert len(frame.transpositions()) == 6
+
+
+class FromDisk:
+    """Networks that are read again each time; counts how many are asked for."""
+
+    def __init__(self, members):
+        self.members, self.reads = members, 0
+
+    def __len__(self):
+        return len(self.members)
+
+    def __getitem__(self, k):
+        self.reads += 1
+        return {n: w.clone() for n, w in self.members[k].items()}
+
+
+def test_a_stream_gives_what_a_stack_gives(zoo):
+    group, _, members = zoo
+    source = FromDisk(members)
+    frame = match_stream(group, source)
+    whole = match_many(group, stack(members))
+    torch.testing.assert_close(frame.objective, whole.objective)
+    rounds = len(frame.objective) - 1
+    assert source.reads <= (rounds + 1) * 2 * len(members) + 1
+
+
+def test_one_network_stays_where_it_is(zoo):
+    group, _, members = zoo
+    result = match_many(group, stack(members[:1]))
+    assert all(torch.equal(result.weights[n][0], w) for n, w in members[0].items())
+
+
+def test_scales_are_brought_together(generator):
+    from torch import nn
+
+    net = network(4, 6, 2, activation=nn.ReLU)
+    group, own = group_of(net, 4), weights_of(net)
+    members = [own] + [group.act(group.sample(generator=generator), own) for _ in range(3)]
+    result = match_many(group, stack(members), by=ByWeights(scales="match"))
+    for name, tensor in result.weights.items():
+        torch.testing.assert_close(tensor, own[name].expand_as(tensor))
+
+
+def test_bad_stacks_are_refused(zoo):
+    group, own, members = zoo
+    with pytest.raises(CosetError, match="member axis"):
+        match_many(group, own)
+    with pytest.raises(CosetError, match="0 networks"):
+        match_stream(group, [])
+    bad = [members[0], {**members[1], "0.bias": members[1]["0.bias"] * torch.inf}]
+    with pytest.raises(CosetError, match=r"member 1 with 7 numbers in '0\.bias'"):
+        match_stream(group, bad)
