@@ -11,7 +11,7 @@ from coset.symmetry.elements import ScalingFactor
 from coset.symmetry.monomials import Monomials, Term, conjugate_gradients
 
 TOLERANCE = 1e-12
-SWEEPS, STEPS = 12, 60
+SWEEPS, STEPS = 6, 60
 
 
 @dataclass(frozen=True)
@@ -96,24 +96,20 @@ def _swept(problem: Monomials, terms: list[Term], logs: Tensor, factor: ScalingF
         return logs
     padded = torch.nn.functional.pad(logs, (0, 1))
     values = [term.values * term.multipliers(padded, 2.0) for term in own]
-    sums = [
-        problem.collected(values, weight, own)
-        for weight in (
-            lambda p: max(p, 0),
-            lambda p: max(-p, 0),
-            lambda p: p * max(p, 0),
-            lambda p: p * min(p, 0),
-        )
-    ]
-    incoming, outgoing, steep_in, steep_out = sums
+    incoming = problem.collected(values, lambda p: max(p, 0), own)
+    outgoing = problem.collected(values, lambda p: max(-p, 0), own)
     usable = (incoming > 0) & (outgoing > 0)
     start = problem.offsets[factor.name]
     stop = min((o for o in problem.offsets.values() if o > start), default=problem.count)
     usable[:, :start] = False
     usable[:, stop:] = False
     safe_in, safe_out = torch.where(usable, incoming, 1.0), torch.where(usable, outgoing, 1.0)
-    slope = 2 * (steep_in / safe_in + steep_out / safe_out)
-    step = (safe_in.log() - safe_out.log()) / torch.where(usable, slope, 1.0)
+    slope: Tensor | float = 4.0
+    if any(abs(power) != 1 for term in own for _, power in term.touches):
+        steep_in = problem.collected(values, lambda p: p * max(p, 0), own)
+        steep_out = problem.collected(values, lambda p: p * min(p, 0), own)
+        slope = torch.where(usable, 2 * (steep_in / safe_in + steep_out / safe_out), 1.0)
+    step = (safe_in.log() - safe_out.log()) / slope
     return logs - torch.where(usable, step, 0.0)
 
 

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from coset.errors import CosetError
@@ -195,7 +197,9 @@ def _bounded(factors: list[ScalingFactor], counted: list[str], *, allowed: bool)
                     rows.setdefault(key, [0.0] * len(factors))[k] += site.power
         if not rows:
             return counted
-        matrix = torch.tensor(list(rows.values()), dtype=torch.float64).numpy()
+        matrix = np.array(list(rows.values()))
+        if _balances(matrix):
+            return counted
         found = linprog(matrix.sum(0), A_ub=matrix, b_ub=[0.0] * len(rows), bounds=(-1, 1))
         shrinking = matrix @ found.x < -1e-7
         free = {tensor for (tensor, _), down in zip(rows, shrinking, strict=True) if down}
@@ -209,6 +213,16 @@ def _bounded(factors: list[ScalingFactor], counted: list[str], *, allowed: bool)
                 "pass exclude_normalised=True to leave such tensors out",
             )
         counted = [name for name in counted if name not in free]
+
+
+def _balances(matrix: NDArray[np.float64]) -> bool:
+    """Whether some positive weights of the rows balance every factor: then there is no way down.
+
+    Tries the weights nearest to one, which is cheap and enough for plain networks.
+    """
+    ones = np.ones(len(matrix))
+    nearest = ones - matrix @ np.linalg.lstsq(matrix, ones, rcond=None)[0]
+    return bool((nearest > 1e-6).all())
 
 
 def _split(problem: Monomials, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
