@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from coset.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from coset.alignment.activations import ByActivations as ByActivations
     from coset.alignment.barrier import LossPath as LossPath
     from coset.alignment.barrier import barrier as barrier
     from coset.alignment.by_weights import ByWeights as ByWeights
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from coset.weights.stacking import unstack as unstack
 
 NAMES: dict[str, str] = {
+    "ByActivations": "coset.alignment.activations",
     "MatchMany": "coset.alignment.many",
     "match_stream": "coset.alignment.many",
     "match_many": "coset.alignment.many",

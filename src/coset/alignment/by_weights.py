@@ -96,6 +96,30 @@ def solve(
     return outcome
 
 
+def begin_at(group: SymmetryGroup, weights: Weights, to: Weights, element: Element) -> Ascent:
+    """An ascent from where an element has taken the weights."""
+    names = acted_on(group)
+    aligned = group.act(element, weights)
+    return Ascent(group, make_plans(group), _working(to, names), _working(aligned, names), element)
+
+
+def rescaled_if_it_helps(
+    group: SymmetryGroup, outcome: Outcome, weights: Weights, to: Weights
+) -> Outcome:
+    """The outcome, with the scales of ``to`` where that at least halves the squared distance."""
+    if not stretching(group):
+        return outcome
+    names = acted_on(group)
+    aligned = _working(group.act(outcome.element, weights), names)
+    target = _working(to, names)
+    fitted = fit_scales(group, aligned, target)
+    if 2 * _distance(fitted.weights, target) >= _distance(aligned, target):
+        return outcome
+    return replace(
+        outcome, element=group.compose(outcome.element, with_scales(group, fitted.scales))
+    )
+
+
 def _rescaled(
     by: ByWeights,
     group: SymmetryGroup,

@@ -12,7 +12,7 @@ from coset.symmetry.graph import Graph, Node, Ref, substitute
 from coset.symmetry.primitives import freeze
 from coset.symmetry.rules import RULES, unknown
 from coset.symmetry.transforms import constant
-from coset.symmetry.values import Algebra, Block, Digit, Plain, Value, dependencies, map_leaves
+from coset.symmetry.values import Algebra, Block, Cut, Digit, Plain, Value, dependencies, map_leaves
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,14 @@ class Structure:
     unknowns: tuple[Unknown, ...]
     above: Mapping[int, set[int]]
     axis_atoms: Mapping[tuple[str, int], int]
+
+    def values(self) -> list[Value | None]:
+        """Walks once more; what each node's result looks like, if it is one tensor."""
+        algebra = Algebra(self.atoms)
+        initial = _initial(self.graph, self.axis_atoms)
+        start = {name: algebra.resolve(value) for name, value in initial.items()}
+        found = _walk(self.graph, algebra, start)
+        return [algebra.resolve(v) if isinstance(v, (Plain, Cut)) else None for v in found]
 
     def equations(self, field: str) -> Equations:
         """Walks once more, following scales over a field."""
@@ -131,8 +139,8 @@ def _initial(graph: Graph, axis_atoms: Mapping[tuple[str, int], int]) -> dict[st
     return values
 
 
-def _walk(graph: Graph, algebra: Algebra, start: Mapping[str, Value]) -> None:
-    """One pass over the graph."""
+def _walk(graph: Graph, algebra: Algebra, start: Mapping[str, Value]) -> list[Any]:
+    """One pass over the graph; returns what each node looks like."""
     for value in start.values():
         algebra.record_axes(value)
     results: list[Any] = []
@@ -143,6 +151,7 @@ def _walk(graph: Graph, algebra: Algebra, start: Mapping[str, Value]) -> None:
     for ref in graph.outputs:
         if not isinstance(results[ref.node], Tensor):
             freeze(algebra, results[ref.node], "an output")
+    return results
 
 
 def _visit(node: Node, algebra: Algebra, results: Sequence[Any], start: Mapping[str, Value]) -> Any:
