@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from coset.predictor import Predictor as Predictor
     from coset.predictor import fit as fit
     from coset.predictor import load as load
+    from coset.symmetry.canonical import canonicalise as canonicalise
     from coset.symmetry.check import symmetry_error as symmetry_error
     from coset.symmetry.discover import discover as discover
     from coset.symmetry.drawing import draw as draw
@@ -88,6 +89,12 @@ if TYPE_CHECKING:
     from coset.symmetry.elements import ScalingFactor as ScalingFactor
     from coset.symmetry.elements import Site as Site
     from coset.symmetry.group import SymmetryGroup as SymmetryGroup
+    from coset.symmetry.mass import MassMinimum as MassMinimum
+    from coset.symmetry.mass import MassProfile as MassProfile
+    from coset.symmetry.mass import mass_profile as mass_profile
+    from coset.symmetry.mass import minimise_mass as minimise_mass
+    from coset.symmetry.tracking import OrderTrack as OrderTrack
+    from coset.symmetry.tracking import track_order as track_order
     from coset.symmetry.written import PermutationByHand as PermutationByHand
     from coset.symmetry.written import ScalingByHand as ScalingByHand
     from coset.weights.layout import Layout as Layout
@@ -165,6 +172,7 @@ NAMES: dict[str, str] = {
     "Predictor": "coset.predictor",
     "fit": "coset.predictor",
     "load": "coset.predictor",
+    "canonicalise": "coset.symmetry.canonical",
     "symmetry_error": "coset.symmetry.check",
     "discover": "coset.symmetry.discover",
     "draw": "coset.symmetry.drawing",
@@ -175,6 +183,12 @@ NAMES: dict[str, str] = {
     "ScalingFactor": "coset.symmetry.elements",
     "Site": "coset.symmetry.elements",
     "SymmetryGroup": "coset.symmetry.group",
+    "MassMinimum": "coset.symmetry.mass",
+    "MassProfile": "coset.symmetry.mass",
+    "mass_profile": "coset.symmetry.mass",
+    "minimise_mass": "coset.symmetry.mass",
+    "OrderTrack": "coset.symmetry.tracking",
+    "track_order": "coset.symmetry.tracking",
     "PermutationByHand": "coset.symmetry.written",
     "ScalingByHand": "coset.symmetry.written",
     "Layout": "coset.weights.layout",
