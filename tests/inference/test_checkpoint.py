@@ -1,0 +1,97 @@
+"""A run that is killed and taken up again is the uninterrupted run, bit for bit."""
+
+import pytest
+import torch
+
+from coset import HMC, NUTS, SGHMC, SGLD, Checkpoint, CosetError, Cyclical
+from problems import logistic
+
+RUNS = {
+    "HMC": HMC(warmup=90, draws=20, chains=2, max_steps=8),
+    "NUTS": NUTS(warmup=24, draws=10, chains=2, max_depth=3),
+    "SGHMC": SGHMC(burn_in=30, draws=10, thinning=3, chains=2, batch_size=16),
+    "SGLD": SGLD(burn_in=30, draws=10, thinning=3, chains=2, batch_size=16),
+    "cyclical": SGHMC(schedule=Cyclical(3, 12, 0.5, 2), chains=2, batch_size=16),
+}
+
+
+class Killed(Exception):
+    pass
+
+
+def with_folder(method, folder):
+    fields = {name: getattr(method, name) for name in method.__dataclass_fields__}
+    return type(method)(**{**fields, "checkpoint": Checkpoint(folder, every=7)})
+
+
+def seeded():
+    return torch.Generator().manual_seed(5)
+
+
+def kill_after(fraction):
+    def progress(done, line):
+        if done > fraction:
+            raise Killed
+
+    return progress
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("fraction", [0.2, 0.7])
+def test_resumed_runs_are_bitwise_equal(name, fraction, tmp_path, monkeypatch):
+    monkeypatch.setattr("coset.inference.chains._SECONDS_BETWEEN_REPORTS", 0.0)
+    problem = logistic()
+    whole = RUNS[name].fit(problem, generator=seeded())
+    method = with_folder(RUNS[name], tmp_path / "run")
+    with pytest.raises(Killed):
+        method.fit(problem, generator=seeded(), progress=kill_after(fraction))
+    resumed = method.fit(problem, generator=seeded())
+    for key, tensor in whole.stack.items():
+        assert torch.equal(tensor, resumed.stack[key])
+    assert whole.report.diagnostics == resumed.report.diagnostics
+    again = method.fit(problem, generator=seeded())  # a finished run is only read
+    assert all(torch.equal(tensor, again.stack[key]) for key, tensor in whole.stack.items())
+
+
+def test_a_run_killed_between_its_two_files_goes_on(tmp_path, monkeypatch):
+    problem, method = logistic(), with_folder(RUNS["SGLD"], tmp_path / "run")
+    whole = RUNS["SGLD"].fit(problem, generator=seeded())
+    from coset.inference import checkpoint
+
+    written = []
+    save = checkpoint.save_record
+
+    def killed_at_the_fourth_state(path, tensors, facts):
+        if path.name == "state.safetensors":
+            written.append(path)
+            if len(written) == 4:
+                raise Killed
+        save(path, tensors, facts)
+
+    monkeypatch.setattr(checkpoint, "save_record", killed_at_the_fourth_state)
+    with pytest.raises(Killed):
+        method.fit(problem, generator=seeded())
+    monkeypatch.setattr(checkpoint, "save_record", save)
+    resumed = method.fit(problem, generator=seeded())
+    assert all(torch.equal(tensor, resumed.stack[key]) for key, tensor in whole.stack.items())
+
+
+def test_the_folder_of_another_run_is_refused(tmp_path):
+    problem = logistic()
+    with_folder(RUNS["SGLD"], tmp_path).fit(problem, generator=seeded())
+    with pytest.raises(CosetError, match="record of a run with method"):
+        with_folder(RUNS["SGHMC"], tmp_path).fit(problem, generator=seeded())
+    with pytest.raises(CosetError, match="record of a run with seed"):
+        with_folder(RUNS["SGLD"], tmp_path).fit(problem, generator=torch.Generator().manual_seed(6))
+
+
+def test_a_damaged_file_is_noticed(tmp_path):
+    problem = logistic()
+    method = with_folder(RUNS["SGLD"], tmp_path)
+    method.fit(problem, generator=seeded())
+    part = sorted(tmp_path.glob("draws-*"))[1]
+    content = bytearray(part.read_bytes())
+    content[-3] ^= 1
+    part.write_bytes(bytes(content))
+    with pytest.raises(CosetError, match="sha256"):
+        method.fit(problem, generator=seeded())
