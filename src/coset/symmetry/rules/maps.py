@@ -9,7 +9,7 @@ from coset.symmetry.transforms import (
     with_power,
     without_forms,
 )
-from coset.symmetry.values import Algebra, Value
+from coset.symmetry.values import Algebra, Plain, Value
 
 # fmt: off
 KINDS: dict[str, tuple[str, ...]] = {
@@ -19,8 +19,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     ),
     "positive": ("relu", "leaky_relu"),
     "odd": (
-        "tanh", "asinh", "atan", "sin", "erf", "softsign", "arctan", "arcsinh", "sinh", "tan",
-        "asin", "atanh", "tanhshrink", "softshrink", "hardshrink", "erfinv", "arcsin", "arctanh",
+        "tanh", "asinh", "atan", "sin", "erf", "arctan", "arcsinh", "sinh", "tan",
+        "asin", "atanh", "softshrink", "hardshrink", "erfinv", "arcsin", "arctanh",
         "round", "trunc", "fix",
     ),
     "even": ("cos", "cosh"),
@@ -29,7 +29,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "sign": ("sign", "sgn"),
     "generic": (
         "sigmoid", "gelu", "silu", "exp", "exp2", "expm1", "softplus", "elu", "selu", "celu",
-        "mish", "hardswish", "hardsigmoid", "log_sigmoid", "logsigmoid", "log", "log1p", "log2",
+        "mish", "hardswish", "hardsigmoid", "log_sigmoid", "log", "log1p", "log2",
         "log10", "erfc", "relu6", "floor", "ceil", "isnan", "isinf", "isfinite", "logical_not",
         "bitwise_not", "acos", "acosh", "lgamma", "digamma", "sinc", "nan_to_num", "frac",
         "special_expit", "special_ndtr", "special_erf", "logit",
@@ -101,7 +101,10 @@ def _clamp(
     min_val: Any = None,
     max_val: Any = None,
 ) -> Value:
-    low, high = (min if min is not None else min_val), (max if max is not None else max_val)
+    low, high = (
+        _number(min if min is not None else min_val),
+        _number(max if max is not None else max_val),
+    )
     if is_value(low) or is_value(high):
         return refused(algebra, shape, *(v for v in (self, low, high) if is_value(v)))
     small = low is not None and high is None and abs(low) <= EPSILON
@@ -111,6 +114,13 @@ def _clamp(
         return self
     odd = low is not None and high is not None and low == -high
     return mapped(algebra, self, "odd" if odd else "generic")
+
+
+def _number(bound: Any) -> Any:
+    """A known tensor of one entry as its number."""
+    if isinstance(bound, Plain) and bound.constant is not None and bound.constant.numel() == 1:
+        return bound.constant.item()
+    return bound
 
 
 @rule("clamp_min")
