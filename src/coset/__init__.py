@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from coset.alignment.many import match_stream as match_stream
     from coset.alignment.match import match as match
     from coset.alignment.result import Match as Match
+    from coset.alignment.sinkhorn import BySinkhorn as BySinkhorn
+    from coset.alignment.straight_through import ByStraightThrough as ByStraightThrough
     from coset.alignment.transpositions import (
         permutation_with_transpositions as permutation_with_transpositions,
     )
@@ -106,6 +108,8 @@ if TYPE_CHECKING:
     from coset.weights.stacking import unstack as unstack
 
 NAMES: dict[str, str] = {
+    "BySinkhorn": "coset.alignment.sinkhorn",
+    "ByStraightThrough": "coset.alignment.straight_through",
     "ByActivations": "coset.alignment.activations",
     "MatchMany": "coset.alignment.many",
     "match_stream": "coset.alignment.many",

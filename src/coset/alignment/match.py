@@ -1,5 +1,6 @@
 """Moves one network along its orbit until it lies near another."""
 
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -8,10 +9,19 @@ from torch import Tensor
 from coset.alignment.ascent import inner
 from coset.alignment.by_weights import ByWeights, Outcome
 from coset.alignment.checks import check_weights
+from coset.alignment.gaussians import (
+    GaussianLike,
+    Marginals,
+    moved_deviations,
+    solve_gaussians,
+)
 from coset.alignment.plans import matched_tensors
 from coset.alignment.result import Match
+from coset.errors import CosetError
+from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
+from coset.weights.stacking import unstack
 
 
 @runtime_checkable
@@ -27,9 +37,9 @@ class By(Protocol):
 
 def match(
     group: SymmetryGroup,
-    weights: Weights,
+    weights: Weights | GaussianLike,
     *,
-    to: Weights,
+    to: Weights | GaussianLike,
     by: By = ByWeights(),
     generator: torch.Generator | None = None,
 ) -> Match:
@@ -40,8 +50,11 @@ def match(
 
     Args:
         group: The symmetries of the network.
-        weights: What is moved.
-        to: What it is moved to.
+        weights: What is moved: weights, or a Gaussian with ``mean`` and ``std``, or a stack of
+            samples.  One element moves a whole stack if ``to`` is a distribution too; to the
+            weights of one network every member is moved by an element of its own.
+        to: What it is moved to: weights, a Gaussian, or a stack of samples.  Distributions are
+            compared by the Wasserstein distance of their means and standard deviations.
         by: How elements are judged and found.
         generator: For ways that use random numbers; ``None``: a fresh one of seed 0.
 
@@ -60,11 +73,78 @@ def match(
     >>> result.transpositions, torch.equal(result.weights["0.weight"], one["0.weight"])
     (2, True)
     """
-    check_weights(group, to, "the weights to match to")
-    check_weights(group, weights, "the weights to move")
-    outcome = by.solve(group, weights, to, generator=generator or torch.Generator().manual_seed(0))
-    aligned = group.act(outcome.element, weights)
-    return measured(group, outcome, aligned, to)
+    generator = generator or torch.Generator().manual_seed(0)
+    target, many = _checked(group, to, "the weights to match to")
+    source, stacked = _checked(group, weights, "the weights to move")
+    if many and isinstance(target, dict):
+        target = Marginals.of(target)
+    if stacked and isinstance(source, dict) and not isinstance(target, dict):
+        source = Marginals.of(source)
+    if isinstance(target, dict) and isinstance(source, dict):
+        if stacked:
+            return _each(group, source, target, by, generator)
+        outcome = by.solve(group, source, target, generator=generator)
+        return measured(group, outcome, group.act(outcome.element, source), target)
+    if isinstance(target, dict) or isinstance(source, dict) or not isinstance(by, ByWeights):
+        raise CosetError(
+            f"got a distribution, weights of one network or {type(by).__name__}",
+            "needed two distributions and ByWeights()",
+        )
+    outcome = solve_gaussians(by, group, source, target, generator=generator)
+    return _of_gaussians(group, outcome, source, target, weights)
+
+
+def _checked(
+    group: SymmetryGroup, given: Weights | GaussianLike, what: str
+) -> tuple[Weights | GaussianLike, bool]:
+    """What was given, once it is known to fit, and whether it is a stack."""
+    if isinstance(given, dict):
+        return given, bool(check_weights(group, given, what))
+    check_weights(group, given.mean, f"the mean of {what}")
+    check_weights(group, given.std, f"the standard deviations of {what}")
+    return given, False
+
+
+def _each(
+    group: SymmetryGroup, stack: Weights, to: Weights, by: By, generator: torch.Generator
+) -> Match:
+    """Every member of a stack matched by itself; numbers are summed."""
+    found = [match(group, w, to=to, by=by, generator=generator) for w in unstack(stack)]
+    elements = [result.element for result in found]
+    return Match(
+        Element(
+            {
+                n: torch.stack([e.permutations[n] for e in elements])
+                for n in elements[0].permutations
+            },
+            {n: torch.stack([e.scales[n] for e in elements]) for n in elements[0].scales},
+        ),
+        {name: torch.stack([result.weights[name] for result in found]) for name in stack},
+        sum(result.objective for result in found),
+        sum(result.squared_distance for result in found),
+        sum(result.ties for result in found),
+        max(result.sweeps for result in found),
+    )
+
+
+def _of_gaussians(
+    group: SymmetryGroup,
+    outcome: Outcome,
+    source: GaussianLike,
+    target: GaussianLike,
+    given: Weights | GaussianLike,
+) -> Match:
+    """The result for distributions; a stack comes back as a stack, moved by one element."""
+    mean = measured(group, outcome, group.act(outcome.element, source.mean), target.mean)
+    moved = moved_deviations(group, outcome.element, source.std)
+    std = measured(group, outcome, moved, target.std)
+    return replace(
+        mean,
+        weights=group.act(outcome.element, given) if isinstance(given, dict) else mean.weights,
+        objective=mean.objective + std.objective,
+        squared_distance=mean.squared_distance + std.squared_distance,
+        std=moved,
+    )
 
 
 def measured(group: SymmetryGroup, outcome: Outcome, aligned: Weights, to: Weights) -> Match:

@@ -22,6 +22,7 @@ class Match:
         ties: Units that could be exchanged with another at no cost (dead or equal ones).  They
             stay as near to their old places as possible, and ``transpositions`` depends on it.
         sweeps: How many times all factors were gone through.
+        std: The aligned standard deviations, when Gaussians were matched.
     """
 
     element: Element
@@ -30,6 +31,7 @@ class Match:
     squared_distance: float
     ties: int = 0
     sweeps: int = 0
+    std: Weights | None = None
 
     @property
     def transpositions_of(self) -> dict[str, int]:
