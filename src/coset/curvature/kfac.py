@@ -124,22 +124,29 @@ class _Moments:
         self.left = torch.zeros(blocks, rows, rows, dtype=torch.float64, device=like.device)
         self.right = torch.zeros(blocks, cols, cols, dtype=torch.float64, device=like.device)
         self.examples, self.positions = 0, 1
-        self._seen: tuple[Tensor, Tensor] | None = None  # a static side is multiplied only once
+        self._last: Tensor | None = None
+        self._repeats = 0  # a side that is the same for every column is multiplied only once
 
     def add(self, pair: Pair, approximation: str) -> None:
         """Adds one column of one batch."""
         left, right = pair
         self.examples += len(left)
         self.positions = left.shape[2]
-        kept, moment = self._seen if self._seen is not None else (None, None)
         self.left += _moment(left, approximation)
-        if kept is not right or moment is None:
-            moment = _moment(right, approximation)
-            self._seen = (right, moment)
-        self.right += moment
+        if self._last is not right:
+            self.flush(approximation)
+            self._last = right
+        self._repeats += 1
+
+    def flush(self, approximation: str) -> None:
+        """Adds the right side that is waiting, as often as it came."""
+        if self._last is not None:
+            self.right.add_(_moment(self._last, approximation), alpha=self._repeats)
+        self._last, self._repeats = None, 0
 
     def kronecker(self, approximation: str, *, scaled: bool) -> Kronecker:
         """The product of the moments, in its eigenbasis; ``scaled``: that of rows of one size."""
+        self.flush(approximation)
         repeats = self.positions if approximation == "expand" else self.positions**2
         right, cols = _eigen(self.right / (self.examples * repeats))
         if not scaled:

@@ -150,15 +150,27 @@ def _chunks(posterior: Gaussian, network: Network, inputs: Inputs, rows: int) ->
             "needed (n, c): the covariance of an output with pixels would not fit",
             "use rule=MonteCarlo()",
         )
-    sizes = posterior.layout.sizes
-    covariance = posterior.covariance
-    columns = sum(sizes)
-    if isinstance(covariance, BlockDiagonal | Diagonal):
-        columns = max(sizes)
-    elif isinstance(covariance, Embedded):
-        columns = max(len(covariance.index), max(sizes) // outputs.shape[1])
-    largest = columns * outputs.shape[1]
+    largest = _columns(posterior, network, one) * outputs.shape[1]
     yield from split_rows(inputs, max(1, min(rows, _ENTRIES // max(1, largest))))
+
+
+def _columns(posterior: Gaussian, network: Network, one: Inputs) -> int:
+    """Entries that are formed at a time for each output of an input."""
+    covariance, layout = posterior.covariance, posterior.layout
+    if isinstance(covariance, Embedded):
+        return max(len(covariance.index), max(layout.sizes) // 8)
+    if not isinstance(covariance, BlockDiagonal | Diagonal):
+        return layout.size
+    recorded = record(network, {**network.weights, **posterior.mean}, layout, one)
+    if recorded.foreign:
+        return layout.size
+    pairs = recorded.pairs(torch.ones_like(recorded.outputs))
+    found = 1
+    for left, right in pairs.values():
+        shared = left.shape[2] > 1  # only then are outer products formed
+        block = left.shape[1] * left.shape[3] * right.shape[3] if shared else left[0].numel()
+        found = max(found, block, right[0].numel() // 4)
+    return found
 
 
 def _moments(
