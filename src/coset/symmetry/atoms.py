@@ -90,6 +90,10 @@ class Atoms:
         """What became of the atom, if it was cut."""
         return self._expansion.get(self.find(atom))
 
+    def stands(self, atom: int) -> bool:
+        """Whether the atom still stands for itself: neither tied to an older one nor cut."""
+        return self._parent[atom] == atom and atom not in self._expansion
+
     def pin_of(self, atom: int) -> str | None:
         """Why the atom may not be permuted, or nothing."""
         return self._pin[self.find(atom)]

@@ -106,6 +106,8 @@ class Algebra:
         if isinstance(value, Cut):
             parts = tuple(self.resolve(part) for part in value.parts)
             return join(value.axis, value.outer, value.sizes, parts)
+        if all(self.atoms.stands(digit.atom) for axis in value.axes for digit in axis):
+            return value  # by far the most common case
         axes = tuple(self._expand_products(axis) for axis in value.axes)
         value = replace(value, axes=axes)
         for i, axis in enumerate(axes):
