@@ -147,6 +147,11 @@ def _of_gaussians(
     )
 
 
+def measured_between(group: SymmetryGroup, weights: Weights, to: Weights) -> Match:
+    """Objective and distance of weights as they are."""
+    return measured(group, Outcome(group.identity()), weights, to)
+
+
 def measured(group: SymmetryGroup, outcome: Outcome, aligned: Weights, to: Weights) -> Match:
     """The result, with objective and distance over the tensors that are matched."""
     names = sorted(matched_tensors(group))

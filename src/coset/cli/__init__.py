@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cyclopts import App
 
 COMMANDS: dict[str, str] = {
+    "align": "coset.cli.align:align",
     "demo": "coset.cli.demo:demo",
     "inspect": "coset.cli.inspect:inspect",
 }
