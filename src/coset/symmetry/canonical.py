@@ -251,12 +251,16 @@ class _Working:
         for tensor in {site.tensor for site in factor.sites}:
             sites = [(site, table) for site in factor.sites if site.tensor == tensor]
             self.weights[tensor] = permute_tensor(self.weights[tensor], 1, sites, batched=True)[0]
-        step = {
-            f.name: torch.arange(f.size).expand(self.members, *self.group.tables.shape(f))
-            for f in self.group.permutations
-        }
-        ones = {name: torch.ones_like(scale) for name, scale in self.element.scales.items()}
-        self.element = self.group.compose(self.element, Element({**step, factor.name: table}, ones))
+
+        def moved(other: PermutationFactor | ScalingFactor, own: Tensor) -> Tensor:
+            sites = self.group.tables.sites(other)
+            moves = [(site, table) for name, site in sites if name == factor.name]
+            return permute_tensor(own, 1, moves, batched=True)[0]
+
+        self.element = Element(
+            {f.name: moved(f, self.element.permutations[f.name]) for f in self.group.permutations},
+            {f.name: moved(f, self.element.scales[f.name]) for f in self.group.scalings},
+        )
 
     def _sorted(
         self,
