@@ -1,0 +1,155 @@
+"""Barriers between networks trained on real data, before and after alignment.
+
+    python benchmarks/rebasin_barriers.py [mlp] [resnet20] [resnet20x4] [--folder checkpoints]
+
+Pairs are trained from different weights and in different orders, kept as safetensors in the folder
+and trained again only if they are not there.  The data come from ``COSET_DATA`` or are downloaded.
+Results are printed as a table and drawn to ``barriers.svg`` in the folder.
+"""
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from timing import chosen
+from torch import nn
+
+from coset import (
+    SGD,
+    Adam,
+    ByActivations,
+    ByWeights,
+    DeepEnsemble,
+    LossPath,
+    MaximumAPosteriori,
+    OneCycle,
+    barrier,
+    data,
+    discover,
+    fit,
+    match,
+    models,
+    unstack,
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What is trained, and how much of the data the barrier is measured on."""
+
+    module: nn.Module
+    source: str
+    train: int
+    base: MaximumAPosteriori
+    test: int
+    points: int
+    norm: int = 0
+
+
+def resnet(width: int, train: int, epochs: int) -> Pair:
+    base = MaximumAPosteriori(SGD(0.1), OneCycle(), epochs=epochs, batch_size=128)
+    module = models.resnet20(width=width, in_channels=1)
+    return Pair(module, "fashion_mnist", train, base, 2000, 13, 1000)
+
+
+PAIRS = {
+    "mlp": lambda: Pair(
+        models.mlp(784, (512, 512, 512), 10),
+        "mnist",
+        60_000,
+        MaximumAPosteriori(Adam(0.001), epochs=15, batch_size=500),
+        10_000,
+        25,
+    ),
+    "resnet20": lambda: resnet(1, 10_000, 8),
+    "resnet20x4": lambda: resnet(4, 5_000, 4),
+}
+
+
+def networks(name: str, pair: Pair, train: tuple, folder: Path) -> list[dict]:
+    files = [folder / f"{name}-{k}.safetensors" for k in range(2)]
+    if not all(file.exists() for file in files):
+        method = DeepEnsemble(members=2, base=pair.base)
+        begin = time.perf_counter()
+        fitted = fit(pair.module, train, method=method, generator=torch.Generator().manual_seed(0))
+        for file, weights in zip(files, unstack(fitted.posterior.members), strict=True):
+            save_file({n: w.contiguous() for n, w in weights.items()}, file)
+        print(f"{name}: trained in {time.perf_counter() - begin:.0f} s")
+    return [load_file(file) for file in files]
+
+
+def run(name: str, folder: Path) -> dict[str, LossPath]:
+    pair = PAIRS[name]()
+    whole = data.standardise(data.load(pair.source))
+    train = tuple(part[: pair.train] for part in whole.train)
+    test = tuple(part[: pair.test] for part in whole.test)
+    a, b = networks(name, pair, train, folder)
+    group = discover(pair.module, train[0][:1])
+    ways = {
+        "by weights": ByWeights(),
+        "by activations": ByActivations(pair.module, train[0][:1000]),
+    }
+    moved = {"not aligned": b}
+    for way, by in ways.items():
+        begin = time.perf_counter()
+        result = match(group, b, to=a, by=by)
+        taken = time.perf_counter() - begin
+        print(f"{name} {way}: {taken:.2f} s, objective {result.objective:.1f}, ", end="")
+        print(f"{result.transpositions} transpositions, {result.ties} ties")
+        moved[way] = result.weights
+    statistics = tuple(part[: pair.norm] for part in train) if pair.norm else None
+    paths = {}
+    for way, weights in moved.items():
+        for reset in (False, True) if pair.norm else (False,):
+            path = barrier(
+                pair.module,
+                a,
+                weights,
+                test,
+                points=pair.points,
+                reset_norm=reset,
+                norm_data=statistics,
+            )
+            label = f"{way}, norms reset" if reset else way
+            paths[label] = path
+            middle = float(path.loss[pair.points // 2])
+            ends = f"{float(path.error[0]):.4f} and {float(path.error[-1]):.4f}"
+            print(f"{name} | {label} | loss barrier {path.height:.4f} | error barrier ", end="")
+            print(f"{path.error_height:.4f} | loss half-way {middle:.4f} | error of ends {ends}")
+            sys.stdout.flush()
+    return paths
+
+
+def draw(found: dict[str, dict[str, LossPath]], file: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot
+
+    mpl.rcParams["svg.hashsalt"] = "coset"
+    figure, axes = pyplot.subplots(1, len(found), figsize=(4.5 * len(found), 3.2), squeeze=False)
+    for axis, (name, paths) in zip(axes[0], found.items(), strict=True):
+        for label, path in paths.items():
+            axis.plot(
+                path.t, path.loss, label=label, linestyle="-" if "reset" not in label else "--"
+            )
+        axis.set_title(name)
+        axis.set_xlabel("from A (0) to B (1)")
+        axis.set_ylabel("test loss")
+        axis.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(file, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    place = Path("rebasin-checkpoints")
+    if "--folder" in words:
+        k = words.index("--folder")
+        place = Path(words[k + 1])
+        del words[k : k + 2]
+    place.mkdir(parents=True, exist_ok=True)
+    draw({name: run(name, place) for name in chosen(list(PAIRS), words)}, place / "barriers.svg")
