@@ -1,12 +1,13 @@
 """Samples made alike by symmetries, and Gaussians fitted to them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from coset.alignment.many import match_stream
 from coset.alignment.match import By, match
 from coset.alignment.result import transpositions_of
 from coset.inference.adaptation import Moments
@@ -15,80 +16,60 @@ from coset.posterior.low_rank import LowRankGaussian
 from coset.posterior.unit_blocks import UnitBlocks
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
-from coset.vocabulary import Progress, Weights
+from coset.vocabulary import Weights
 from coset.weights.layout import Layout
-from coset.weights.stacking import stack, unstack
 
 
 @dataclass(frozen=True)
-class Aligned:
-    """Samples after alignment.
+class Places:
+    """Where each of many samples goes.
 
     Attributes:
-        weights: The samples, as a stack.
-        elements: What was done to each; empty where nothing was.
+        elements: What moves each sample to its place; empty where none is moved.
         rounds: How many times all were matched.
-        settled: Whether the last round changed no permutation any more.
+        settled: Whether the last round moved nothing any more.
     """
 
-    weights: Weights
     elements: tuple[Element, ...] = ()
     rounds: int = 0
     settled: bool = True
 
 
-def unaligned(samples: Weights) -> Aligned:
-    """The samples as they are."""
-    return Aligned(samples)
-
-
-def align(
+def find_places(
     group: SymmetryGroup,
-    samples: Weights,
+    members: Sequence[Weights],
     *,
     by: By,
     to_mean: bool,
     rounds: int,
     generator: torch.Generator,
-    progress: Progress | None = None,
-) -> Aligned:
-    """Matches all samples to the first, or in turns to their mean until nothing moves.
-
-    Each round can only lower the spread ``Σ |w_i - mean|²``: the mean is the best centre, and the
-    best match the best place of a sample (when the matching finds it).
-    """
-    members = unstack(samples)
-    centre = members[0]
-    elements: list[Element] = []
-    most = rounds if to_mean else 1
-    for number in range(most):
-        matched = []
-        for index, member in enumerate(members):
-            matched.append(match(group, member, to=centre, by=by, generator=generator))
-            if progress is not None:
-                done = (number + (index + 1) / len(members)) / most
-                progress(done, f"round {number + 1}, sample {index + 1} of {len(members)}")
-        before, elements = elements, [result.element for result in matched]
-        aligned = stack([result.weights for result in matched])
-        still = bool(before) and all(map(_same, before, elements))
-        if still or not to_mean:
-            return Aligned(aligned, tuple(elements), number + 1)
-        centre = {name: tensor.mean(0) for name, tensor in aligned.items()}
-    return Aligned(aligned, tuple(elements), most, settled=False)
+) -> Places:
+    """Matches all samples to their moving mean, or to the first; one is in memory at a time."""
+    if not to_mean:
+        first = members[0]
+        found = (
+            match(group, members[k], to=first, by=by, generator=generator).element
+            for k in range(len(members))
+        )
+        return Places(tuple(found), 1)
+    frame = match_stream(group, members, by=by, rounds=rounds, generator=generator)
+    elements = tuple(_member(frame.element, k) for k in range(len(members)))
+    settled = len(frame.moved) < rounds or frame.moved[-1] == 0
+    return Places(elements, len(frame.moved), settled)
 
 
-def _same(one: Element, other: Element) -> bool:
-    return all(
-        torch.equal(table, other.permutations[name]) for name, table in one.permutations.items()
-    )
+def moved(group: SymmetryGroup, places: Places, members: Sequence[Weights]) -> Iterator[Weights]:
+    """The samples in their places, one at a time."""
+    for k, element in enumerate(places.elements):
+        yield group.act(element, members[k])
 
 
-def label_switches(group: SymmetryGroup, aligned: Aligned) -> dict[str, float]:
+def label_switches(group: SymmetryGroup, places: Places) -> dict[str, float]:
     """Mean numbers of transpositions: to the reference, and from one sample to the next.
 
     Along a chain the second counts how many units have changed places between two states.
     """
-    elements = aligned.elements
+    elements = places.elements
     steps = [group.compose(first, group.inverse(second)) for first, second in pairwise(elements)]
     return {
         "transpositions": _mean_transpositions(elements),
@@ -96,51 +77,27 @@ def label_switches(group: SymmetryGroup, aligned: Aligned) -> dict[str, float]:
     }
 
 
-def _mean_transpositions(elements: Iterable[Element]) -> float:
+def _mean_transpositions(elements: Sequence[Element]) -> float:
     counts = [sum(transpositions_of(element.permutations).values()) for element in elements]
     return sum(counts) / max(1, len(counts))
 
 
-@dataclass(frozen=True)
-class Streamed:
-    """Moments of aligned samples that were read one at a time."""
-
-    moments: Moments
-    elements: tuple[Element, ...]
-    rounds: int
-    settled: bool
+def _member(element: Element, k: int) -> Element:
+    return Element(
+        {name: table[k] for name, table in element.permutations.items()},
+        {name: table[k] for name, table in element.scales.items()},
+    )
 
 
-def stream(
-    group: SymmetryGroup,
-    source: Callable[[], Iterable[Weights]],
-    layout: Layout,
-    *,
-    by: By,
-    to_mean: bool,
-    rounds: int,
-    generator: torch.Generator,
-) -> Streamed:
-    """As :func:`align`, with one sample in memory: mean and squares are Welford's.
-
-    ``source`` is called once a round and gives the same samples in the same order every time.
-    """
-    centre: Weights = next(iter(source()))
-    elements: list[Element] = []
-    most = rounds if to_mean else 1
-    for number in range(most):
-        before, elements = elements, []
-        moments = Moments.none(layout.flatten(centre).unsqueeze(0))
-        for sample in source():
-            result = match(group, sample, to=centre, by=by, generator=generator)
-            moments = moments.including(layout.flatten(result.weights).unsqueeze(0))
-            elements.append(result.element)
-        still = bool(before) and all(map(_same, before, elements))
-        if still or not to_mean:
-            return Streamed(moments, tuple(elements), number + 1, settled=True)
-        # statistics that only come along, such as those of batch norm, stay the first sample's
-        centre = centre | layout.unflatten(moments.mean[0])
-    return Streamed(moments, tuple(elements), most, settled=False)
+def streamed(samples: Iterable[Weights], layout: Layout, report: FitReport) -> LowRankGaussian:
+    """The diagonal Gaussian of samples read one at a time: Welford's mean and squares."""
+    moments: Moments | None = None
+    for sample in samples:
+        flat = layout.flatten(sample).unsqueeze(0)
+        moments = (Moments.none(flat) if moments is None else moments).including(flat)
+    assert moments is not None, "the caller has counted the samples"
+    std = (moments.squares[0] / (moments.count - 1)).sqrt()
+    return LowRankGaussian(layout.unflatten(moments.mean[0]), layout.unflatten(std), report=report)
 
 
 def diagonal(samples: Weights, fixed: Weights, report: FitReport) -> LowRankGaussian:

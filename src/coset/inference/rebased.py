@@ -4,9 +4,9 @@ Xiao, Liu and Bamler (2023) align the samples of a posterior to one of them and 
 Gaussian; here they are aligned to their own mean, and the Gaussian may have a covariance.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,13 +17,13 @@ from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.batch_norm import refresh_statistics
 from coset.inference.compacting import (
-    Aligned,
-    align,
+    Places,
     diagonal,
+    find_places,
     label_switches,
     low_rank,
-    stream,
-    unaligned,
+    moved,
+    streamed,
     unit_blocks,
 )
 from coset.inference.diagnostics import r_hat, some_weights
@@ -35,7 +35,7 @@ from coset.posterior.predict import finite_members
 from coset.symmetry.discover import discover
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Progress, Weights
-from coset.weights.stacking import members_of
+from coset.weights.stacking import members_of, stack, unstack
 
 _MEMBERS = 32
 """Draws kept where batch-norm statistics have to be taken from the data for each."""
@@ -64,7 +64,7 @@ class RebasedGaussian:
     rank: int = 0
     align: By | None = field(default_factory=ByWeights)
     reference: Literal["mean", "first"] = "mean"
-    rounds: int = 10
+    rounds: int = 100
     per_unit: bool = False
     samples: int = 100
 
@@ -94,8 +94,10 @@ class RebasedGaussian:
         Raises:
             CosetError: If there are fewer samples than the rank, or the network cannot be traced.
         """
-        inner = self.inner.fit(problem, start=start, generator=generator)
-        return self.compact(problem, inner, generator=generator, progress=progress)
+        # a method of the user's own may do without progress
+        extra: dict[str, Any] = {} if progress is None else {"progress": progress}
+        inner = self.inner.fit(problem, start=start, generator=generator, **extra)
+        return self.compact(problem, inner, generator=generator)
 
     def compact(
         self,
@@ -103,7 +105,6 @@ class RebasedGaussian:
         posterior: Posterior,
         *,
         generator: torch.Generator,
-        progress: Progress | None = None,
     ) -> Posterior:
         """The Gaussian of a posterior that is there already (samples of an earlier run, say)."""
         members = self._members(posterior, generator)
@@ -115,34 +116,22 @@ class RebasedGaussian:
                 "let the inner method give more samples, or lower the rank",
             )
         if self.align is None:
-            aligned, numbers = unaligned(members), dict[str, float]()
-        else:
-            group = symmetries(problem)
-            aligned = align(
-                group,
-                members,
-                by=self.align,
-                to_mean=self.reference == "mean",
-                rounds=self.rounds,
-                generator=generator,
-                progress=progress,
-            )
-            numbers = label_switches(group, aligned)
-        report = self._report(posterior.report, aligned, numbers, problem)
-        return self._gaussian(problem, aligned.weights, report, generator)
+            return self._gaussian(problem, members, posterior.report, generator)
+        group, separate = symmetries(problem), unstack(members)
+        places = self._places(group, separate, generator)
+        aligned = stack(list(moved(group, places, separate)))
+        numbers = label_switches(group, places)
+        report = self._report(posterior.report, places, aligned, numbers, problem)
+        return self._gaussian(problem, aligned, report, generator)
 
     def compact_stream(
-        self,
-        problem: Problem,
-        source: Callable[[], Iterable[Weights]],
-        *,
-        generator: torch.Generator,
+        self, problem: Problem, members: Sequence[Weights], *, generator: torch.Generator
     ) -> LowRankGaussian:
         """The diagonal Gaussian of samples that are read one at a time, however many there are.
 
         Args:
             problem: Whose network the samples belong to; it has no batch-norm statistics.
-            source: Gives all samples in the same order whenever it is called (files, say).
+            members: Anything with a length whose ``members[k]`` reads one sample (files, say).
             generator: For matchings that use random numbers.
         """
         if self.rank or self.per_unit or self.align is None or problem.network.buffers:
@@ -152,25 +141,25 @@ class RebasedGaussian:
                 "needed a diagonal fit of aligned samples",
                 "use compact with all samples",
             )
+        if len(members) < 2:
+            raise CosetError(f"got {len(members)} samples", "needed two at least")
         layout, group = problem.network.layout, symmetries(problem)
-        found = stream(
+        places = self._places(group, members, generator)
+        numbers = label_switches(group, places)
+        report = _with_places(FitReport(), places, numbers)
+        return streamed(moved(group, places, members), layout, report)
+
+    def _places(
+        self, group: SymmetryGroup, members: Sequence[Weights], generator: torch.Generator
+    ) -> Places:
+        assert self.align is not None
+        return find_places(
             group,
-            source,
-            layout,
+            members,
             by=self.align,
             to_mean=self.reference == "mean",
             rounds=self.rounds,
             generator=generator,
-        )
-        count = len(found.elements)
-        if count < 2:
-            raise CosetError(f"got {count} samples", "needed two at least")
-        std = (found.moments.squares[0] / (count - 1)).sqrt()
-        warnings = () if found.settled else (_unsettled(found.rounds),)
-        return LowRankGaussian(
-            layout.unflatten(found.moments.mean[0]),
-            layout.unflatten(std),
-            report=FitReport(diagnostics={"rounds": float(found.rounds)}, warnings=warnings),
         )
 
     def _members(self, posterior: Posterior, generator: torch.Generator) -> Weights:
@@ -201,22 +190,28 @@ class RebasedGaussian:
         return Samples(refresh_statistics(problem, drawn), report=report)
 
     def _report(
-        self, inner: FitReport, aligned: Aligned, numbers: dict[str, float], problem: Problem
+        self,
+        inner: FitReport,
+        places: Places,
+        aligned: Weights,
+        numbers: dict[str, float],
+        problem: Problem,
     ) -> FitReport:
-        found = {**inner.diagnostics, **numbers, "rounds": float(aligned.rounds)}
         chains = int(inner.diagnostics.get("chains", 0))
-        flat = problem.network.layout.flatten(aligned.weights)
+        flat = problem.network.layout.flatten(aligned)
         if chains and len(flat) % chains == 0 and len(flat) // chains >= 4:
             by_chain = flat.unflatten(0, (chains, -1)).transpose(0, 1)
-            found["r_hat_aligned_weights"] = float(r_hat(some_weights(by_chain)).max())
-        warnings = inner.warnings
-        if not aligned.settled:
-            warnings += (_unsettled(aligned.rounds),)
-        return replace(inner, diagnostics=found, warnings=warnings, log_evidence=None)
+            numbers["r_hat_aligned_weights"] = float(r_hat(some_weights(by_chain)).max())
+        return replace(_with_places(inner, places, numbers), log_evidence=None)
 
 
-def _unsettled(rounds: int) -> str:
-    return f"the alignment had not settled after {rounds} rounds; raise rounds"
+def _with_places(report: FitReport, places: Places, numbers: dict[str, float]) -> FitReport:
+    """The report with what the alignment found, and a warning if it had not settled."""
+    warnings = report.warnings
+    if not places.settled:
+        warnings += (f"the alignment had not settled after {places.rounds} rounds; raise rounds",)
+    found = {**report.diagnostics, **numbers, "rounds": float(places.rounds)}
+    return replace(report, diagnostics=found, warnings=warnings)
 
 
 def symmetries(problem: Problem) -> SymmetryGroup:
