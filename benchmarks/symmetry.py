@@ -167,6 +167,6 @@ CASES = {
 }
 
 if __name__ == "__main__":
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # many small tensors: a second thread costs more than it gives
     for name in chosen(list(CASES), sys.argv[1:]):
         CASES[name]()

@@ -143,8 +143,9 @@ def _direction(problem: Monomials, terms: list[Term], logs: Tensor) -> tuple[Ten
         ]
         return problem.collected(changes, lambda power: 4.0 * power, terms)
 
-    step = conjugate_gradients(curvature, gradient, torch.where(diagonal > 0, diagonal, 1.0))
-    return gradient, step
+    safe = torch.where(diagonal > 0, diagonal, 1.0)
+    # five digits a step are enough: the next one has a new gradient
+    return gradient, conjugate_gradients(curvature, gradient, safe, accuracy=1e-5)
 
 
 def kept(problem: Monomials, alive: Tensor) -> list[Term]:

@@ -183,13 +183,17 @@ def _places(site: Site, used: Sequence[int], offset: int) -> Tensor:
 
 
 def conjugate_gradients(
-    curvature: Callable[[Tensor], Tensor], gradient: Tensor, diagonal: Tensor
+    curvature: Callable[[Tensor], Tensor],
+    gradient: Tensor,
+    diagonal: Tensor,
+    *,
+    accuracy: float = 1e-12,
 ) -> Tensor:
     """Solves ``H x = g`` for every member, preconditioned by the diagonal."""
     solution, residual = torch.zeros_like(gradient), gradient
     direction = residual / diagonal
     energy = (residual * direction).sum(1)
-    goal = 1e-24 * energy
+    goal = accuracy**2 * energy
     for _ in range(2 * gradient.shape[1] + 10):
         if bool((energy <= goal).all()):
             break
