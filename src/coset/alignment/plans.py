@@ -1,16 +1,21 @@
 """What matching needs to know about each factor, worked out once for a group."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from math import prod
+from typing import TypeVar
 
+import torch
 from torch import Tensor
 
+from coset.symmetry.action import region
+from coset.symmetry.digits import Block
 from coset.symmetry.elements import PermutationFactor, ScalingFactor, Site
 from coset.symmetry.group import SymmetryGroup
-from coset.symmetry.values import Block
+
+Made = TypeVar("Made")
 
 MOST_SIGNS = 4
 """Signs that are chosen jointly, at ``2^k`` times the cost."""
@@ -26,6 +31,7 @@ class Term:
     Attributes:
         site: The place.
         others: Further factors that move the numbers there.
+        shape: Of the tensor.
         parity: For each of the factor's signs, whether flipping it flips the term.
         above: The same for the signs of the factor it lives under.
         whole: Signs of whole layers that flip the term.
@@ -33,15 +39,27 @@ class Term:
 
     site: Site
     others: frozenset[str]
+    shape: tuple[int, ...]
     parity: tuple[bool, ...] = ()
     above: tuple[bool, ...] = ()
     whole: frozenset[str] = frozenset()
 
     @cached_property
-    def order(self) -> tuple[int, ...]:
-        """The digits: parents, then the factor's own, then those that are summed over."""
+    def geometry(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """Sizes, strides and offset of the digits in a contiguous tensor.
+
+        Parents come first, then the factor's own digits, then those that are summed over.
+        """
         first = (*self.site.parents, *self.site.digits)
-        return (*first, *(d for d in range(len(self.site.view)) if d not in first))
+        order = (*first, *(d for d in range(len(self.site.view)) if d not in first))
+        view = region(torch.empty(self.shape, device="meta"), 0, self.site).permute(order)
+        return tuple(view.shape), view.stride(), int(view.storage_offset())
+
+    @cached_property
+    def rows(self) -> tuple[int, int]:
+        """Copies and units."""
+        view = self.site.view
+        return prod(view[d] for d in self.site.parents), prod(view[d] for d in self.site.digits)
 
     @cached_property
     def features(self) -> int:
@@ -49,11 +67,11 @@ class Term:
         taken = (*self.site.parents, *self.site.digits)
         return prod(n for d, n in enumerate(self.site.view) if d not in taken)
 
-    def unfold(self, view: Tensor) -> Tensor:
-        """The site's view as (copies, units, features)."""
-        copies = prod(self.site.view[d] for d in self.site.parents)
-        units = prod(self.site.view[d] for d in self.site.digits)
-        return view.permute(self.order).reshape(copies, units, -1)
+    def unfold(self, tensor: Tensor) -> Tensor:
+        """What a contiguous tensor has at the site, as (copies, units, features)."""
+        size, stride, offset = self.geometry
+        view = tensor.as_strided(size, stride, tensor.storage_offset() + offset)
+        return view.reshape(*self.rows, -1)
 
 
 @dataclass(frozen=True)
@@ -84,14 +102,21 @@ class Plan:
     curved: bool
 
 
-def make_plans(group: SymmetryGroup, ignore: Collection[str] = STATISTICS) -> dict[str, Plan]:
-    """The plans of all factors, by name.
+def remembered(group: SymmetryGroup, key: str, make: Callable[[SymmetryGroup], Made]) -> Made:
+    """What was made for a group, made once: groups do not change, and are matched with often."""
+    known: dict[str, Made] = vars(group).setdefault("_alignment", {})
+    if key not in known:
+        known[key] = make(group)
+    return known[key]
 
-    Args:
-        group: The group.
-        ignore: Patterns of tensors that are moved along and not matched.
-    """
-    matched = matched_tensors(group, ignore)
+
+def make_plans(group: SymmetryGroup) -> dict[str, Plan]:
+    """The plans of all factors, by name."""
+    return remembered(group, "plans", _make_plans)
+
+
+def _make_plans(group: SymmetryGroup) -> dict[str, Plan]:
+    matched = matched_tensors(group)
     found = {}
     for factor in group.permutations:
         signs, above = _signs(group, factor), _signs_above(group, factor)
@@ -99,6 +124,7 @@ def make_plans(group: SymmetryGroup, ignore: Collection[str] = STATISTICS) -> di
             Term(
                 site,
                 _others(group, factor, site),
+                tuple(group.shapes[site.tensor]),
                 tuple(_flips(sign, site, site.digits) for sign in signs),
                 tuple(_flips(sign, site, site.parents) for sign in above),
                 frozenset(sign.name for sign in lone_signs(group) if _flips(sign, site, ())),
@@ -140,11 +166,14 @@ def acted_on(group: SymmetryGroup) -> frozenset[str]:
     return frozenset(moved | {site.tensor for factor in group.scalings for site in factor.sites})
 
 
-def matched_tensors(group: SymmetryGroup, ignore: Collection[str] = STATISTICS) -> frozenset[str]:
+def matched_tensors(group: SymmetryGroup) -> frozenset[str]:
     """Those of them that count in the objective."""
-    return frozenset(
-        n for n in acted_on(group) if not any(fnmatchcase(n, pattern) for pattern in ignore)
-    )
+    return remembered(group, "matched", _matched_tensors)
+
+
+def _matched_tensors(group: SymmetryGroup) -> frozenset[str]:
+    names = acted_on(group)
+    return frozenset(n for n in names if not any(fnmatchcase(n, p) for p in STATISTICS))
 
 
 def _signs(group: SymmetryGroup, factor: PermutationFactor) -> tuple[ScalingFactor, ...]:

@@ -3,10 +3,11 @@
 from dataclasses import dataclass, replace
 from math import prod
 
+from coset.symmetry.digits import Plain, Value
 from coset.symmetry.elements import PermutationFactor, Site
 from coset.symmetry.graph import Graph, Ref, refs_in
 from coset.symmetry.group import SymmetryGroup
-from coset.symmetry.values import Algebra, Plain, Value
+from coset.symmetry.values import Algebra
 from coset.symmetry.walk import Structure, settle
 
 

@@ -64,6 +64,7 @@ class Atoms:
         self.label: list[str] = []
         self.edges: list[Edge] = []
         self.version = 0
+        self.changes: list[int] = []
         self._parent: list[int] = []
         self._pin: list[str | None] = []
         self._refused: dict[int, str] = {}
@@ -116,6 +117,7 @@ class Atoms:
         if one == other:
             return
         self._parent[other] = one
+        self.changes.append(other)
         if self._pin[one] is None:
             self._pin[one] = self._pin[other]
 
@@ -151,6 +153,7 @@ class Atoms:
     def _expand(self, atom: int, expansion: Expansion, why: str) -> None:
         root = self.find(atom)
         self._expansion[root] = expansion
+        self.changes.append(root)
         self.version += 1
         for part in _parts(expansion):
             self.edges.append(Edge(root, part, why, cut=True))

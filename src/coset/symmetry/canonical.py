@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from coset.symmetry.action import permute_tensor, region, scale_tensor_
+from coset.symmetry.digits import Block
 from coset.symmetry.elements import Element, PermutationFactor, ScalingFactor, Site
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.monomials import conjugate_gradients, monomials
 from coset.symmetry.ordering import distinct, keys_of, refined, rounded
 from coset.symmetry.parts import neighbours, parts_of, table_of
-from coset.symmetry.values import Block
 from coset.vocabulary import Weights
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from coset.symmetry.values import Block
+from coset.symmetry.digits import Block
 
 Domain = Literal["positive", "sign", "nonzero"]
 

@@ -10,7 +10,7 @@ from fractions import Fraction
 from math import prod
 
 from coset.symmetry.elements import ScaleInvariance
-from coset.symmetry.values import aligned
+from coset.symmetry.log import aligned
 from coset.symmetry.walk import Equations, Structure
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from coset.symmetry.action import region
+from coset.symmetry.digits import Block
 from coset.symmetry.elements import PermutationFactor, ScalingFactor, Site
-from coset.symmetry.values import Block
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from itertools import accumulate, pairwise
 from math import prod
 from typing import Literal
 
+from coset.symmetry.digits import Axis, Cut, Digit, Plain, Value, join, map_leaves
 from coset.symmetry.forms import ZERO, Form, combined
-from coset.symmetry.values import Algebra, Axis, Cut, Digit, Plain, Value, join, map_leaves
+from coset.symmetry.values import Algebra
 
 Names = tuple[tuple[str, ...], ...]
 """The names of one tensor: for each axis a row-major tuple."""

@@ -6,9 +6,9 @@ from itertools import islice
 from math import prod
 
 from coset.symmetry.atoms import Chains
+from coset.symmetry.digits import Block
 from coset.symmetry.elements import PermutationFactor
 from coset.symmetry.factors import Factory
-from coset.symmetry.values import Block
 from coset.symmetry.walk import Structure
 
 

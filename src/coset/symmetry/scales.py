@@ -7,15 +7,17 @@ may choose its scales freely for each index of those: so the search goes from la
 small ones, and reports only what larger sets do not already imply.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, permutations
 from math import gcd, lcm
 
+from coset.symmetry.digits import Plain
 from coset.symmetry.elements import Domain
 from coset.symmetry.forms import Form, combined
-from coset.symmetry.values import Plain, aligned
+from coset.symmetry.log import aligned
 from coset.symmetry.walk import Equations, Structure
 
 Vector = dict[int, Fraction]
@@ -103,9 +105,9 @@ class Search:
         for u, atom in enumerate(self.atom_of):
             self.block.setdefault(atom, []).append(u)
         self.rank = {u: self._rank(u) for u in range(len(structure.unknowns))}
-        self.equations = [self._by_atom(magnitude.forms), self._by_atom(sign.forms)]
-        self.entries = [self._entries(magnitude.log), self._entries(sign.log)]
-        self.beside = self._beside()
+        self.visible = [self._visible(u) for u in range(len(structure.unknowns))]
+        self.equations = [_by_unknown(magnitude.forms), _by_unknown(sign.forms)]
+        self.entries = [_entries(magnitude.log), _entries(sign.log)]
 
     def _atom(self, unknown: int) -> int | None:
         place = self.structure.unknowns[unknown]
@@ -116,33 +118,10 @@ class Search:
         name = self.structure.parts[self.structure.unknowns[unknown].part].tensor
         return (2 * name.endswith("running_var") + name.endswith("running_mean"), unknown)
 
-    def _by_atom(self, equations: Iterable[Form]) -> dict[int | None, list[Vector]]:
-        grouped: dict[int | None, list[Vector]] = {}
-        for form in equations:
-            grouped.setdefault(self.atom_of[form[0][0]], []).append(dict(form))
-        return grouped
-
-    @staticmethod
-    def _entries(log: Iterable[Plain]) -> dict[int, list[tuple[Form, frozenset[int]]]]:
-        entries: dict[int, dict[tuple[Form, frozenset[int]], None]] = {}
-        for entry in log:
-            seen = frozenset(aligned(entry))
-            for digit in entry.axes[0]:
-                if digit.form:
-                    entries.setdefault(digit.atom, {})[(digit.form, seen)] = None
-        return {atom: list(found) for atom, found in entries.items()}
-
-    def _beside(self) -> dict[int, dict[int, int]]:
-        """For each atom, on how many of its digits in parameters each other atom can be seen."""
-        counts: dict[int, dict[int, int]] = {}
-        for u, atom in enumerate(self.atom_of):
-            if atom is None:
-                continue
-            for other in set(self.structure.parts[self.structure.unknowns[u].part].digits):
-                if other != atom and self.governor(u, other) is not None:
-                    row = counts.setdefault(atom, {})
-                    row[other] = row.get(other, 0) + 1
-        return counts
+    def _visible(self, unknown: int) -> frozenset[int]:
+        """The atoms that the digit of an unknown can look at in its own part."""
+        atoms = set(self.structure.parts[self.structure.unknowns[unknown].part].digits)
+        return frozenset(a for a in atoms if self.governor(unknown, a) is not None)
 
     def governor(self, unknown: int, atom: int) -> int | None:
         """The digit of ``atom`` that the digit of an unknown looks at, in the same part."""
@@ -153,27 +132,26 @@ class Search:
 
     def space(self, atom: int | None, index: frozenset[int], field: int) -> list[Vector]:
         """Null vectors on digits of ``atom`` that vanish wherever ``index`` is not together."""
+        others = index - {atom}
+        allowed = [u for u in self.block.get(atom, ()) if others <= self.visible[u]]
         system = System(two=bool(field))
-        extra: list[Vector] = []
-        if atom is not None:
-            others = index - {atom}
-            for form, seen in self.entries[field].get(atom, ()):
+        chosen, seen_forms = set(allowed), set()
+        for u in allowed:
+            for form, seen in self.entries[field].get(u, ()):
                 if not others <= seen:
-                    extra.append(dict(form))
-        singles = {u for vector in extra if len(vector) == 1 for u in vector}
-        for u in singles:
-            system.add({u: Fraction(1)}, self.rank)
-        for vector in (*extra, *self.equations[field].get(atom, ())):
-            rest = {u: value for u, value in vector.items() if u not in singles}
-            if rest:
-                system.add(rest, self.rank)
-        return system.null_space(self.block.get(atom, ()))
+                    system.add({v: value for v, value in form if v in chosen}, self.rank)
+            for form in self.equations[field].get(u, ()):
+                if form not in seen_forms:
+                    seen_forms.add(form)
+                    system.add({v: value for v, value in form if v in chosen}, self.rank)
+        return system.null_space(allowed)
 
     def index_sets(self, atom: int) -> list[frozenset[int]]:
         """Index sets worth trying for an atom, from large to small."""
         base = self.closed({atom} | self.structure.above.get(atom, set()))
         useful = []
-        for other, count in self.beside.get(atom, {}).items():
+        beside = Counter(other for u in self.block[atom] for other in self.visible[u])
+        for other, count in beside.items():
             if count > 1 and other not in base:
                 wider = self.closed(base | {other})
                 if any(self.space(atom, wider, field) for field in (0, 1)):
@@ -212,6 +190,25 @@ class Search:
             return start + len(self.structure.parts[place.part].digits)
         digit = self.governor(unknown, atom)
         return None if digit is None else start + digit
+
+
+def _by_unknown(equations: Iterable[Form]) -> dict[int, list[Form]]:
+    touching: dict[int, list[Form]] = {}
+    for form in equations:
+        for u, _ in form:
+            touching.setdefault(u, []).append(form)
+    return touching
+
+
+def _entries(log: Iterable[Plain]) -> dict[int, list[tuple[Form, frozenset[int]]]]:
+    """For each unknown, the forms along digits it occurs in, with the atoms seen from there."""
+    entries: dict[int, dict[tuple[Form, frozenset[int]], None]] = {}
+    for entry in log:
+        seen = frozenset(aligned(entry))
+        for digit in entry.axes[0]:
+            for u, _ in digit.form:
+                entries.setdefault(u, {})[(digit.form, seen)] = None
+    return {u: list(found) for u, found in entries.items()}
 
 
 def governing_digit(axes: Sequence[Sequence[int]], digit: int | None, atom: int) -> int | None:

@@ -8,9 +8,10 @@ from math import prod
 import torch
 from torch import Tensor
 
+from coset.symmetry.digits import Axis, Cut, Plain, Value, join, map_leaves
 from coset.symmetry.forms import ZERO, multiple
 from coset.symmetry.primitives import empty, fresh_axis, weld
-from coset.symmetry.values import Algebra, Axis, Cut, Plain, Value, join, map_leaves
+from coset.symmetry.values import Algebra
 
 
 def unscaled(algebra: Algebra, value: Value, *, keeps_zero: bool = False) -> Value:

@@ -1,65 +1,13 @@
-"""What a tensor looks like to the analysis, and how reshapes, slices and joins change that."""
+"""The state of a walk, and how values follow what becomes of their atoms."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import prod
-from typing import NamedTuple
-
-from torch import Tensor
 
 from coset.symmetry.atoms import Atoms, Family, Product, Sum
+from coset.symmetry.digits import Axis, Block, Cut, Digit, Plain, Value, join
 from coset.symmetry.forms import ZERO, Form
-
-
-class Digit(NamedTuple):
-    """One digit of an axis.
-
-    Attributes:
-        atom: What it runs over.
-        form: Exponent of the scale along it.
-        context: Choices ``(cut atom, piece)`` made for the value this digit belongs to; they
-            select the instance should the atom turn out to be a family.
-    """
-
-    atom: int
-    form: Form = ZERO
-    context: tuple[tuple[int, int], ...] = ()
-
-
-Axis = tuple[Digit, ...]
-
-
-@dataclass(frozen=True)
-class Plain:
-    """A tensor whose every axis is a row-major list of digits; axes of size one have none.
-
-    Attributes:
-        axes: The digits, axis by axis.
-        scalar: Exponent of the scale of the tensor as a whole.
-        wild: Whether the tensor is all zero, so that any scale fits it.
-        constant: The tensor itself, if it depends on neither parameters nor inputs.
-    """
-
-    axes: tuple[Axis, ...]
-    scalar: Form = ZERO
-    wild: bool = False
-    constant: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A concatenation: the index of ``axis`` is (outer, piece, inside the piece)."""
-
-    axis: int
-    outer: int
-    sizes: tuple[int, ...]
-    parts: tuple["Value", ...]
-
-
-Value = Plain | Cut
-Block = tuple[tuple[int, int, int, int], ...]
-"""A part of a tensor: cuts ``(axis, outer, start, size)``, applied in order."""
+from coset.symmetry.log import Log
 
 
 class Algebra:
@@ -67,8 +15,7 @@ class Algebra:
 
     Attributes:
         atoms: Shared by all walks over one graph.
-        log: Which digits were seen together, as pseudo-values: axis 0 holds the digits in
-            question, the other axes those that travel with them.
+        log: Which digits were seen together.
         scaled_log: The same, only for digits with a scale along them.
         equations: Forms that must vanish.
         shifts: For unknowns of running variances, the epsilon that scales with them.
@@ -79,7 +26,7 @@ class Algebra:
     def __init__(self, atoms: Atoms, field: str | None = None) -> None:
         self.atoms = atoms
         self.field = field
-        self.log: dict[Plain, None] = {}
+        self.log = Log(atoms, self.settled)
         self.scaled_log: dict[Plain, None] = {}
         self.equations: list[Form] = []
         self.reason = ""
@@ -259,7 +206,7 @@ class Algebra:
     def record(self, axis: Axis, others: Sequence[Axis]) -> None:
         """Notes that the digits of ``axis`` travel with those of ``others``."""
         if axis:
-            self.log[Plain((_bare(axis), *map(_bare, others)))] = None
+            self.log.add(Plain((_bare(axis), *map(_bare, others))))
 
     def record_scaled(self, axis: Axis, others: Sequence[Axis]) -> None:
         """Notes the same for scales, if there is one along ``axis``."""
@@ -274,18 +221,14 @@ class Algebra:
                 self.record(axis, others)
                 self.record_scaled(axis, others)
 
-    def settle_log(self) -> None:
-        """Rewrites the logs in terms of atoms as they are now."""
-        self.log = self._settled(self.log)
-        self.scaled_log = self._settled(self.scaled_log)
-
-    def _settled(self, log: Iterable[Plain]) -> dict[Plain, None]:
-        return {leaf: None for entry in log for _, leaf in self.leaves(self.resolve(entry))}
+    def settled(self, entry: Plain) -> Iterator[Plain]:
+        """The plain parts of a log entry, in terms of atoms as they are now."""
+        for _, leaf in self.leaves(self.resolve(entry)):
+            yield leaf
 
     def split(self, atom: int, sizes: Sequence[int]) -> None:
         """Cuts the range of an atom; whatever lived under it gets one instance a piece."""
-        self.settle_log()
-        below = [low for low, above in dependencies(self.log).items() if atom in above]
+        below = self.log.under(atom)
         self.atoms.split(atom, tuple(sizes), self.reason)
         for low in below:
             self.atoms.multiply(low, atom, len(sizes), self.reason)
@@ -293,47 +236,3 @@ class Algebra:
 
 def _bare(axis: Axis) -> Axis:
     return tuple(digit._replace(form=ZERO) for digit in axis)
-
-
-def dependencies(log: Iterable[Plain]) -> dict[int, set[int]]:
-    """For each atom the atoms it may depend on: those found beside it wherever it occurs.
-
-    An atom looks at the one of its own axis if there is one; an atom met twice elsewhere is
-    ambiguous and does not count.
-    """
-    above: dict[int, set[int]] = {}
-    for entry in log:
-        allowed = aligned(entry)
-        for atom in {digit.atom for digit in entry.axes[0]}:
-            above[atom] = above[atom] & allowed if atom in above else set(allowed)
-    for atom, found in above.items():
-        found.discard(atom)
-    return above
-
-
-def aligned(entry: Plain) -> set[int]:
-    """The atoms that the digits of a log entry's first axis can look at without ambiguity."""
-    own = Counter(digit.atom for digit in entry.axes[0])
-    elsewhere = Counter(digit.atom for axis in entry.axes[1:] for digit in axis)
-    once = {atom for atom, count in own.items() if count == 1}
-    return once | {atom for atom, count in elsewhere.items() if count == 1 and atom not in own}
-
-
-def join(axis: int, outer: int, sizes: Sequence[int], parts: Sequence[Value]) -> Value:
-    """A concatenation, without empty pieces and without cuts inside cuts of the same kind."""
-    kept: list[tuple[int, Value]] = []
-    for size, part in zip(sizes, parts, strict=True):
-        if isinstance(part, Cut) and (part.axis, part.outer) == (axis, outer):
-            kept.extend(zip(part.sizes, part.parts, strict=True))
-        elif size:
-            kept.append((size, part))
-    if len(kept) == 1:
-        return kept[0][1]
-    return Cut(axis, outer, tuple(size for size, _ in kept), tuple(part for _, part in kept))
-
-
-def map_leaves(function: Callable[[Plain], Plain], value: Value) -> Value:
-    """The value with every plain part replaced."""
-    if isinstance(value, Plain):
-        return function(value)
-    return replace(value, parts=tuple(map_leaves(function, part) for part in value.parts))

@@ -7,12 +7,14 @@ from typing import Any
 from torch import Tensor
 
 from coset.symmetry.atoms import Atoms
+from coset.symmetry.digits import Block, Cut, Digit, Plain, Value, map_leaves
 from coset.symmetry.forms import Form, single
 from coset.symmetry.graph import Graph, Node, Ref, substitute
+from coset.symmetry.log import dependencies
 from coset.symmetry.primitives import freeze
 from coset.symmetry.rules import RULES, unknown
 from coset.symmetry.transforms import constant
-from coset.symmetry.values import Algebra, Block, Cut, Digit, Plain, Value, dependencies, map_leaves
+from coset.symmetry.values import Algebra
 
 
 @dataclass(frozen=True)
@@ -92,10 +94,8 @@ class Structure:
         for name, value in _initial(self.graph, self.axis_atoms).items():
             start[name] = map_leaves(labelled, algebra.resolve(value))
         _walk(self.graph, algebra, start)
-        algebra.settle_log()
-        return Equations(
-            tuple(dict.fromkeys(algebra.equations)), tuple(algebra.scaled_log), algebra.shifts
-        )
+        log = {leaf: None for entry in algebra.scaled_log for leaf in algebra.settled(entry)}
+        return Equations(tuple(dict.fromkeys(algebra.equations)), tuple(log), algebra.shifts)
 
 
 def settle(graph: Graph) -> Structure:
@@ -121,7 +121,6 @@ def settle(graph: Graph) -> Structure:
         if (parts, pins) == previous:
             break
         previous = (parts, pins)
-    algebra.settle_log()
     unknowns = tuple(
         Unknown(p, k) for p, part in enumerate(parts) for k in (*range(len(part.digits)), None)
     )

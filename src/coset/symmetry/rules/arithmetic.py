@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from coset.symmetry.digits import Plain, Value
 from coset.symmetry.primitives import Names, Signature, apply
 from coset.symmetry.rules.maps import mapped, power
 from coset.symmetry.rules.table import EPSILON, Shape, is_value, rule
-from coset.symmetry.values import Algebra, Plain, Value
+from coset.symmetry.values import Algebra
 
 
 def broadcast(shapes: Sequence[Shape], shape: Shape) -> Signature:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from coset.symmetry.digits import Value, join
 from coset.symmetry.primitives import Names, Signature, apply, cut, empty
 from coset.symmetry.rules.arithmetic import broadcast
 from coset.symmetry.rules.reductions import (
@@ -15,7 +16,7 @@ from coset.symmetry.transforms import (
     permute,
     reshape,
 )
-from coset.symmetry.values import Algebra, Value, join
+from coset.symmetry.values import Algebra
 
 
 @rule("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "flatten", "unflatten",

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+from coset.symmetry.digits import Value
 from coset.symmetry.primitives import Signature, apply
 from coset.symmetry.rules.arithmetic import added
 from coset.symmetry.rules.table import Shape, is_value, rule
 from coset.symmetry.transforms import reshape
-from coset.symmetry.values import Algebra, Value
+from coset.symmetry.values import Algebra
 
 
 def contract(algebra: Algebra, values: Sequence[Value], operands: Sequence[str], out: str) -> Value:

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from coset.symmetry.digits import Value
 from coset.symmetry.primitives import Names, Signature, apply, weld
 from coset.symmetry.rules.arithmetic import added
 from coset.symmetry.rules.table import Shape, rule
 from coset.symmetry.transforms import reshape
-from coset.symmetry.values import Algebra, Value
+from coset.symmetry.values import Algebra
 
 
 def _convolve(

@@ -3,13 +3,14 @@
 from fractions import Fraction
 from typing import Any
 
+from coset.symmetry.digits import Plain, Value
 from coset.symmetry.rules.table import EPSILON, Shape, is_value, refused, rule
 from coset.symmetry.transforms import (
     unscaled,
     with_power,
     without_forms,
 )
-from coset.symmetry.values import Algebra, Plain, Value
+from coset.symmetry.values import Algebra
 
 # fmt: off
 KINDS: dict[str, tuple[str, ...]] = {

@@ -5,6 +5,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
+from coset.symmetry.digits import Value
 from coset.symmetry.primitives import Names, Signature, apply, freeze, weld
 from coset.symmetry.rules.arithmetic import added, multiplied
 from coset.symmetry.rules.axes import pieces, repeat_each
@@ -13,7 +14,7 @@ from coset.symmetry.rules.maps import mapped, power
 from coset.symmetry.rules.reductions import reduced, vector_norm
 from coset.symmetry.rules.table import Shape, refused, rule
 from coset.symmetry.transforms import permute, reshape, unscaled
-from coset.symmetry.values import Algebra, Value
+from coset.symmetry.values import Algebra
 
 
 def normalised(

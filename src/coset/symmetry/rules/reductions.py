@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+from coset.symmetry.digits import Value
 from coset.symmetry.primitives import weld
 from coset.symmetry.rules.arithmetic import added, extreme
 from coset.symmetry.rules.contractions import contract, letters
 from coset.symmetry.rules.maps import mapped, power
 from coset.symmetry.rules.table import Shape, rule
 from coset.symmetry.transforms import reshape
-from coset.symmetry.values import Algebra, Value
+from coset.symmetry.values import Algebra
 
 
 def reduced(algebra: Algebra, x: Value, dims: Sequence[int] | None, keepdim: bool = False) -> Value:

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any, TypeGuard, TypeVar
 
+from coset.symmetry.digits import Cut, Plain, Value
 from coset.symmetry.primitives import Names, Signature, apply, freeze
-from coset.symmetry.values import Algebra, Cut, Plain, Value
+from coset.symmetry.values import Algebra
 
 Shape = tuple[int, ...]
 Rule = Callable[..., Any]

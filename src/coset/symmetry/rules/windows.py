@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from coset.symmetry.digits import Cut, Plain, Value
 from coset.symmetry.primitives import Names, Signature, apply, freeze, weld
 from coset.symmetry.rules.contractions import contract, letters
 from coset.symmetry.rules.maps import mapped
 from coset.symmetry.rules.reductions import as_dims, reduced
 from coset.symmetry.rules.table import Shape, is_value, refused, rule, unknown
-from coset.symmetry.values import Algebra, Cut, Plain, Value
+from coset.symmetry.values import Algebra
 
 
 def windowed(algebra: Algebra, x: Value, shape: Shape, axes: Sequence[int], why: str) -> Value:
