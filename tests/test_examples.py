@@ -10,6 +10,7 @@ TINY = {
     "uncertainty_in_three_lines": {"points": 60, "members": 2, "epochs": 3},
     "ensemble_on_digits": {"members": 2, "epochs": 2},
     "inspect_a_network": {"width": 4},
+    "laplace_in_three_lines": {"points": 30, "steps": 50},
     "noisy_regression": {"points": 60, "members": 2, "epochs": 3},
 }
 FILES = sorted(FOLDER.glob("*.py"))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from coset.bayes.prior import GaussianPrior as GaussianPrior
     from coset.bayes.problem import Problem as Problem
     from coset.curvature.kfac import KFAC as KFAC
+    from coset.curvature.low_rank import LowRank as LowRank
     from coset.curvature.structures import DiagonalOnly as DiagonalOnly
     from coset.curvature.structures import Full as Full
     from coset.curvature.tangent import Tangent as Tangent
@@ -131,6 +132,7 @@ NAMES: dict[str, str] = {
     "GaussianPrior": "coset.bayes.prior",
     "Problem": "coset.bayes.problem",
     "KFAC": "coset.curvature.kfac",
+    "LowRank": "coset.curvature.low_rank",
     "DiagonalOnly": "coset.curvature.structures",
     "Full": "coset.curvature.structures",
     "Tangent": "coset.curvature.tangent",

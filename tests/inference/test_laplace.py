@@ -21,6 +21,7 @@ from coset import (
     Laplace,
     LastLayer,
     Linearised,
+    LowRank,
     MonteCarlo,
     Subnetwork,
     fit,
@@ -272,7 +273,7 @@ def test_a_single_precision_depends_on_the_scale():
 def test_every_choice_for_classes(classification, mean, form, hessian):
     module, data = classification
     tuning = ByEvidence(mean=mean, form=form, hessian=hessian, groups="layer")
-    for recipe in (KFAC(), Full(), DiagonalOnly()):
+    for recipe in (KFAC(), Full(), DiagonalOnly(), LowRank(5)):
         predictor = fit(module, data, method=Laplace(recipe, tuning=tuning))
         assert math.isfinite(predictor.log_evidence)
         assert metrics.accuracy(predictor(data[0]).mean, data[1]) > 0.8

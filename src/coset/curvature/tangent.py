@@ -239,9 +239,10 @@ class Tangent:
         matrix = self.jacobian.matrix
         return matrix is not None and min(self.jacobian.shape) * matrix.numel() <= _DIRECT
 
-    def exact_curvature(self) -> LinearOperator:
-        """``Jᵀ B J`` at the network's outputs, in double precision."""
-        return cast(self._curvature(self.outputs), torch.float64)
+    def exact_curvature(self, outputs: Tensor | None = None) -> LinearOperator:
+        """``Jᵀ B J`` with ``B`` at some outputs or the network's own, in double precision."""
+        at = self.outputs if outputs is None else outputs
+        return cast(self._curvature(at), torch.float64)
 
     def _curvature(self, outputs: Tensor) -> LinearOperator:
         """The exact ``H = Jᵀ B J`` from the kept Jacobian, over weights or over outputs."""
