@@ -66,6 +66,7 @@ class ByActivations:
         points = find_read_points(graph, group)
         grams = gram_matrices(graph, points, to, weights, _parts(self.inputs), chunks, self.score)
         seen, outcome = _solve(group, points, grams, generator)
+        outcome = replace(outcome, aligned=None)  # of Gram matrices
         rest = [name for name in outcome.element.permutations if name not in seen]
         if rest or lone_signs(group):
             outcome = _finish(group, outcome, weights, to, rest)
@@ -197,7 +198,7 @@ def _finish(
     """Matches by weights what no activation shows."""
     ascent = begin_at(group, weights, to, outcome.element)
     ascent.sweep([name for name in ascent.plans if name in set(rest)], most=100)
-    return replace(outcome, element=ascent.element)
+    return replace(outcome, element=ascent.element, aligned=None)
 
 
 def _parts(inputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -11,12 +11,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from coset.alignment.assignment import best_permutations
 from coset.alignment.gains import Allowed, GainTable, Part, combine, sign_choices
-from coset.alignment.plans import MOST_SIGNS, Plan, Term, lone_signs, matched_tensors
+from coset.alignment.plans import (
+    MOST_SIGNS,
+    Plan,
+    Term,
+    lone_signs,
+    matched_tensors,
+    remembered,
+)
 from coset.symmetry.action import permute_tensor, region, scale_tensor_
 from coset.symmetry.elements import Element, Site
 from coset.symmetry.group import SymmetryGroup
@@ -54,14 +62,15 @@ class Inside:
         gains = combine(self.parts, len(self.plan.signs), flipped=flipped, above=above)
         assert gains is not None
         chosen, values = best_permutations(gains.best())
-        return Solved(values, chosen, gains.signs_at(chosen))
+        signs = gains.signs_at(chosen)
+        return Solved(torch.from_numpy(values), torch.from_numpy(chosen), signs)
 
     def current(self, shape: tuple[int, int, int]) -> float:
         """The gain as things are."""
         gains = combine(self.parts, len(self.plan.signs))
         assert gains is not None
-        stays = gains.current().double().sum(-1).reshape(shape)
-        return float(stays.diagonal(dim1=1, dim2=2).sum())
+        stays = gains.current().sum(-1).reshape(shape)
+        return float(stays.diagonal(axis1=1, axis2=2).sum())
 
 
 class Ascent:
@@ -85,8 +94,8 @@ class Ascent:
         self.solves = 0
         self._scalings = {scaling.name: scaling for scaling in group.scalings}
         self._matched = matched_tensors(group) & set(to)
-        self._movers = {f.name: group.tables.sites(f) for f in group.permutations}
-        self._movers |= {f.name: group.tables.sites(f) for f in group.scalings}
+        self._places = remembered(group, "places", _places)
+        self._tables = remembered(group, "tables", _moved_tables)
         self.precision = 1e-6 if any(w.dtype == torch.float32 for w in to.values()) else 1e-12
 
     @property
@@ -95,8 +104,11 @@ class Ascent:
         return Element(dict(self.permutations), dict(self.scales))
 
     def objective(self) -> float:
-        """``<to, aligned>`` over the tensors that are matched, in double precision."""
-        return sum(inner(self.to[name], self.aligned[name]) for name in sorted(self._matched))
+        """``<to, aligned>`` over the tensors that are matched, to working precision."""
+        return sum(
+            float(torch.dot(self.to[name].view(-1), self.aligned[name].view(-1)))
+            for name in sorted(self._matched)
+        )
 
     def anchored_start(self) -> None:
         """Solves every factor once, from what is already known to fit.
@@ -205,18 +217,18 @@ class Ascent:
     def _alone(self, plan: Plan, allowed: Allowed | None, flipped: frozenset[str]) -> Move | None:
         name = plan.factor.name
         parts = self.table.own(name, allowed)
-        gains = combine(parts, len(plan.signs), flipped=flipped)
         now = combine(parts, len(plan.signs))
+        gains = combine(parts, len(plan.signs), flipped=flipped) if flipped else now
         if gains is None or now is None:
             return None
         best = gains.best()
-        places = self.permutations[name].reshape(plan.copies, -1).argsort(-1)
+        places = self.permutations[name].reshape(plan.copies, -1).numpy().argsort(-1)
         chosen, values = best_permutations(best, places)
         return Move(
-            self._shaped({name: chosen}),
+            self._shaped({name: torch.from_numpy(chosen)}),
             self._signs(_flips_of(plan, gains.signs_at(chosen)), flipped),
-            float(values.sum()) - float(now.current().double().sum()),
-            self.precision * float(best.abs().amax(-1).sum()),
+            float(values.sum()) - float(now.current().sum()),
+            self.precision * float(np.abs(best).max(-1).sum()),
         )
 
     def _together(
@@ -243,12 +255,13 @@ class Ascent:
         for signs in choices:
             values = torch.zeros(shape, dtype=torch.float64)
             if mine is not None:
-                values = mine.at(signs).double()
+                values = torch.from_numpy(mine.at(signs)).double()
             found = [child.solve(flipped, signs) for child in inside]
             options.append(sum((f.values.reshape(shape) for f in found), values))
             solved.append(found)
         values, choice = _first_best(torch.stack(options))
-        outer, total = best_permutations(values)
+        order, total = best_permutations(values.numpy())
+        outer = torch.from_numpy(order)
         index = _pair_index(outer)
         taken = choice.reshape(-1)[index]
         permutations = {name: outer}
@@ -260,7 +273,7 @@ class Ascent:
             flips |= _flips_of(child.plan, _pick([f[k].signs for f in solved], taken, index))
         now = combine(own, count)
         current = sum((child.current(shape) for child in inside), 0.0)
-        current += 0.0 if now is None else float(now.current().double().sum())
+        current += 0.0 if now is None else float(now.current().sum())
         return Move(
             self._shaped(permutations),
             self._signs(flips, flipped),
@@ -291,10 +304,9 @@ class Ascent:
             sites = [
                 (site, table)
                 for mover, table in move.permutations.items()
-                for site in self.plans[mover].factor.sites
-                if site.tensor == name
+                for site in self._places[mover].get(name, ())
             ]
-            tensor, fresh = permute_tensor(self.aligned[name], 0, sites, False)
+            tensor, fresh = _permuted(self.aligned[name], sites)
             scales = [
                 (site, flip)
                 for scaling, flip in move.flips.items()
@@ -321,17 +333,45 @@ class Ascent:
 
     def _compose(self, move: Move) -> None:
         """The element followed by the move."""
-        for held in (self.permutations, self.scales):
-            for own in held:
-                sites = [
-                    (site, move.permutations[name])
-                    for name, site in self._movers[own]
-                    if name in move.permutations
-                ]
-                if sites:
-                    held[own] = permute_tensor(held[own], 0, sites, False)[0]
+        for mover, table in move.permutations.items():
+            for own, site in self._tables[mover]:
+                held = self.permutations if own in self.permutations else self.scales
+                held[own] = _permuted(held[own], [(site, table)])[0]
         for name, flip in move.flips.items():
             self.scales[name] = self.scales[name] * flip
+
+
+def _places(group: SymmetryGroup) -> dict[str, dict[str, list[Site]]]:
+    """For each factor the tensors it moves, with the sites."""
+    found: dict[str, dict[str, list[Site]]] = {f.name: {} for f in group.permutations}
+    for factor in group.permutations:
+        for site in factor.sites:
+            found[factor.name].setdefault(site.tensor, []).append(site)
+    return found
+
+
+def _moved_tables(group: SymmetryGroup) -> dict[str, list[tuple[str, Site]]]:
+    """For each permutation factor the tables of an element that it moves."""
+    found: dict[str, list[tuple[str, Site]]] = {f.name: [] for f in group.permutations}
+    for factor in group.permutations:
+        for mover, site in group.tables.sites(factor):
+            found[mover].append((factor.name, site))
+    for scaling in group.scalings:
+        for mover, site in group.tables.sites(scaling):
+            found[mover].append((scaling.name, site))
+    return found
+
+
+def _permuted(tensor: Tensor, sites: Sequence[tuple[Site, Tensor]]) -> tuple[Tensor, bool]:
+    """As :func:`permute_tensor`, faster for whole axes."""
+    shape = tuple(tensor.shape)
+    if not all(site.view == shape and not site.parents for site, _ in sites):
+        return permute_tensor(tensor, 0, sites, False)
+    if any(site.block or len(site.digits) != 1 for site, _ in sites):
+        return permute_tensor(tensor, 0, sites, False)
+    for site, table in sites:
+        tensor = tensor.index_select(site.digits[0], table.to(tensor.device))
+    return tensor, bool(sites)
 
 
 def along(products: Tensor, site: Site) -> Tensor:

@@ -22,11 +22,19 @@ _SUSPICIOUS = 0.25
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a way of matching found."""
+    """What a way of matching found.
+
+    Attributes:
+        element: The element.
+        ties: Units that could be exchanged at no cost.
+        sweeps: How many times all factors were gone through.
+        aligned: The tensors that the group acts on after the element, where they are at hand.
+    """
 
     element: Element
     ties: int = 0
     sweeps: int = 0
+    aligned: Weights | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,7 @@ def solve(
     trial = fit_scales(group, best.aligned, target, most=4)
     helps = 2 * _distance(trial.weights, target) < before
     if helps or spread(group, source, target) > _SUSPICIOUS:
-        other, after = _rescaled(by, group, plans, source, target, generator)
+        other, after = _rescaled(by, group, plans, source, target, generator, before)
         return other if 2 * after < before else outcome
     return outcome
 
@@ -115,9 +123,8 @@ def rescaled_if_it_helps(
     fitted = fit_scales(group, aligned, target)
     if 2 * _distance(fitted.weights, target) >= _distance(aligned, target):
         return outcome
-    return replace(
-        outcome, element=group.compose(outcome.element, with_scales(group, fitted.scales))
-    )
+    element = group.compose(outcome.element, with_scales(group, fitted.scales))
+    return replace(outcome, element=element, aligned=None)
 
 
 def _rescaled(
@@ -127,19 +134,24 @@ def _rescaled(
     source: Weights,
     target: Weights,
     generator: torch.Generator,
+    limit: float = torch.inf,
 ) -> tuple[Outcome, float]:
     """Compares units at a common scale, then gives the result the scales of the target.
 
     Returns:
-        The outcome, and the squared distance it leads to.
+        The outcome, and the squared distance it leads to; infinite if it is clear early on that
+        it will not be half of ``limit``.
     """
-    level = fit_scales(group, source, None, most=20, tolerance=1e-3)
-    other = fit_scales(group, target, None, most=20, tolerance=1e-3)
+    level = fit_scales(group, source, None, most=6, tolerance=1e-2)
+    other = fit_scales(group, target, None, most=6, tolerance=1e-2)
     best, outcome = ascend(by, group, plans, level.weights, other.weights, generator)
+    last = fit_scales(group, best.aligned, target, most=6)
+    if 2 * _distance(last.weights, target) >= limit:
+        return outcome, torch.inf
     last = fit_scales(group, best.aligned, target)
     found = group.compose(with_scales(group, level.scales), outcome.element)
     element = group.compose(found, with_scales(group, last.scales))
-    return replace(outcome, element=element), _distance(last.weights, target)
+    return replace(outcome, element=element, aligned=None), _distance(last.weights, target)
 
 
 def ascend(
@@ -170,7 +182,7 @@ def ascend(
         if run.objective() > value:
             best, value, sweeps = run, run.objective(), count
     ties = settle_ties(best)
-    return best, Outcome(best.element, ties, sweeps)
+    return best, Outcome(best.element, ties, sweeps, best.aligned)
 
 
 def _distance(one: Weights, other: Weights) -> float:

@@ -34,6 +34,16 @@ def check_weights(group: SymmetryGroup, weights: Weights, what: str) -> int:
                 f"needed {tuple(shape)}, or a stack of such tensors with one member axis",
                 "match networks of one architecture",
             )
+    _check_finite(group, weights, what)
+    return lead
+
+
+def _check_finite(group: SymmetryGroup, weights: Weights, what: str) -> None:
+    if not group.shapes or bool(
+        torch.stack([weights[n].sum() for n in group.shapes]).isfinite().all()
+    ):
+        return  # one test for all: a sum is finite only if its parts are
+    for name in group.shapes:
         bad = int((~torch.isfinite(weights[name])).sum())
         if bad:
             raise CosetError(
@@ -41,4 +51,3 @@ def check_weights(group: SymmetryGroup, weights: Weights, what: str) -> int:
                 "needed finite weights",
                 "take a checkpoint from before training diverged",
             )
-    return lead

@@ -7,19 +7,25 @@ make it ``max_s Σ_parity s^parity A_parity``.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from itertools import product
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
+from coset.alignment.assignment import Indices
 from coset.alignment.plans import MOST_SIGNS, Plan, Term
-from coset.symmetry.action import region
 from coset.vocabulary import Weights
 
+Matrices: TypeAlias = NDArray[np.floating[Any]]
+"""One gain matrix for each copy."""
+
 Parity = tuple[bool, ...]
-Part = tuple[Term, Tensor]
+Part = tuple[Term, Matrices]
 """A gain matrix (for each copy), and a term that tells how signs act on it."""
 
 Allowed = Callable[[Term], bool]
@@ -29,47 +35,53 @@ Allowed = Callable[[Term], bool]
 class Gains:
     """Gain matrices of all copies, apart by how signs act on them.
 
-    >>> gains = Gains({(True,): torch.tensor([[[1.0, -3.0], [2.0, 1.0]]])}, signs=1)
+    Kept in numpy, as the assignments are: most networks have many small factors.
+
+    >>> gains = Gains({(True,): np.array([[[1.0, -3.0], [2.0, 1.0]]])}, signs=1)
     >>> gains.best().tolist(), gains.current().tolist()
     ([[[1.0, 3.0], [2.0, 1.0]]], [[1.0, 1.0]])
     """
 
-    by_parity: Mapping[Parity, Float[Tensor, "b h h"]]
+    by_parity: Mapping[Parity, Matrices]
     signs: int = 0
 
-    def best(self) -> Float[Tensor, "b h h"]:
+    def best(self) -> Matrices:
         """The gain with the best signs for each pair."""
         return _total(
-            reduce(torch.maximum, (self.at(signs, parities) for signs in self._choices(own)))
+            reduce(np.maximum, [self.at(signs, parities) for signs in self._choices(own)])
             for own, parities in self._components()
         )
 
-    def signs_at(self, chosen: Int[Tensor, "b h"]) -> Float[Tensor, "b h k"]:
+    def signs_at(self, chosen: Indices) -> Float[Tensor, "b h k"]:
         """The best signs of the pairs ``(i, chosen[i])``; ties flip nothing."""
-        picked = Gains(
-            {p: m.gather(-1, chosen.unsqueeze(-1)) for p, m in self.by_parity.items()}, self.signs
-        )
         signs = torch.ones(*chosen.shape, self.signs, dtype=torch.float64)
+        if not self.signs:
+            return signs
+        picked = Gains(
+            {p: np.take_along_axis(m, chosen[..., None], -1) for p, m in self.by_parity.items()},
+            self.signs,
+        )
+        if np.array_equal(picked.at((1,) * self.signs), picked.best()):
+            return signs
         for own, parities in self._components():
             choices = self._choices(own)
-            options = torch.stack([picked.at(choice, parities).squeeze(-1) for choice in choices])
-            best = (options == options.amax(0)).int().argmax(0)  # the first of equals
+            options = np.stack([picked.at(choice, parities)[..., 0] for choice in choices])
+            best = torch.from_numpy(options.argmax(0))  # the first of equals
             table = torch.tensor(choices, dtype=torch.float64)
-            signs[..., list(own)] = table[best.cpu()][..., list(own)]
+            signs[..., list(own)] = table[best][..., list(own)]
         return signs
 
-    def at(
-        self, signs: tuple[int, ...], parities: Sequence[Parity] | None = None
-    ) -> Float[Tensor, "b h h"]:
+    def at(self, signs: tuple[int, ...], parities: Sequence[Parity] | None = None) -> Matrices:
         """The gain, or the part of some parities, with the same signs for all pairs."""
         return _total(
             self.by_parity[parity] if _factor(parity, signs) > 0 else -self.by_parity[parity]
             for parity in (self.by_parity if parities is None else parities)
         )
 
-    def current(self) -> Float[Tensor, "b h"]:
+    def current(self) -> NDArray[np.float64]:
         """The gain of each unit where it is, nothing flipped."""
-        return _total(self.by_parity.values()).diagonal(dim1=-2, dim2=-1)
+        parts = self.by_parity.values()
+        return sum(m.diagonal(axis1=-2, axis2=-1).astype(np.float64) for m in parts)  # type: ignore[return-value]
 
     def _choices(self, own: Sequence[int]) -> list[tuple[int, ...]]:
         """Choices of all signs that differ only in some; the first flips nothing."""
@@ -78,19 +90,26 @@ class Gains:
             for choice in sign_choices(min(len(own), MOST_SIGNS))
         ]
 
-    def _components(self) -> list[tuple[tuple[int, ...], list[Parity]]]:
-        """Signs that meet in no matrix can be chosen apart: groups of signs and their parities."""
-        groups: list[tuple[set[int], list[Parity]]] = []
-        for parity in self.by_parity:
-            own, parities = {k for k, flips in enumerate(parity) if flips}, [parity]
-            apart = []
-            for other, theirs in groups:
-                if other & own or not (other or own):
-                    own, parities = own | other, [*theirs, *parities]
-                else:
-                    apart.append((other, theirs))
-            groups = [*apart, (own, parities)]
-        return [(tuple(sorted(own)), parities) for own, parities in groups]
+    def _components(self) -> tuple[tuple[tuple[int, ...], tuple[Parity, ...]], ...]:
+        return _components(tuple(self.by_parity))
+
+
+@cache
+def _components(
+    all_parities: tuple[Parity, ...],
+) -> tuple[tuple[tuple[int, ...], tuple[Parity, ...]], ...]:
+    """Signs that meet in no matrix can be chosen apart: groups of signs and their parities."""
+    groups: list[tuple[set[int], list[Parity]]] = []
+    for parity in all_parities:
+        own, parities = {k for k, flips in enumerate(parity) if flips}, [parity]
+        apart = []
+        for other, theirs in groups:
+            if other & own or not (other or own):
+                own, parities = own | other, [*theirs, *parities]
+            else:
+                apart.append((other, theirs))
+        groups = [*apart, (own, parities)]
+    return tuple((tuple(sorted(own)), tuple(parities)) for own, parities in groups)
 
 
 def sign_choices(count: int) -> list[tuple[int, ...]]:
@@ -107,8 +126,8 @@ def _factor(parity: Parity, signs: tuple[int, ...]) -> int:
     return reduce(int.__mul__, flipped, 1)
 
 
-def _total(matrices: Iterable[Tensor]) -> Tensor:
-    return reduce(torch.add, matrices)
+def _total(matrices: Iterable[Matrices]) -> Matrices:
+    return reduce(np.add, matrices)
 
 
 def combine(
@@ -119,9 +138,9 @@ def combine(
     above: Sequence[int] = (),
 ) -> Gains | None:
     """Adds up matrices by parity, after flipping whole layers and what the signs above flip."""
-    found: dict[Parity, Tensor] = {}
+    found: dict[Parity, Matrices] = {}
     for term, matrix in parts:
-        sign = -1 if len(term.whole & set(flipped)) % 2 else 1
+        sign = -1 if flipped and len(term.whole & set(flipped)) % 2 else 1
         if above:
             sign *= _factor(term.above, tuple(above))
         signed = matrix if sign > 0 else -matrix
@@ -142,7 +161,7 @@ class GainTable:
         self.to = to
         self.aligned = aligned
         self._bundles = {name: _bundle(plan.terms) for name, plan in plans.items()}
-        self._known: dict[tuple[str, int], Tensor] = {}
+        self._known: dict[tuple[str, int], Matrices] = {}
 
     def own(self, name: str, allowed: Allowed | None = None) -> list[Part]:
         """The matrices of a factor's copies, or of those terms that are allowed."""
@@ -151,7 +170,7 @@ class GainTable:
             if allowed is None or allowed(terms[0]):
                 if (name, k) not in self._known:
                     left, right = self._features(terms)
-                    self._known[(name, k)] = left @ right.mT
+                    self._known[(name, k)] = (left @ right.mT).cpu().numpy()
                 parts.append((terms[0], self._known[(name, k)]))
         return parts
 
@@ -168,7 +187,8 @@ class GainTable:
                     rows.reshape(parent.copies, units * size, -1) for rows in self._features(terms)
                 )
                 flat = (left @ right.mT).reshape(-1, units, size, units, size)
-                parts.append((terms[0], flat.transpose(2, 3).reshape(-1, size, size)))
+                pairs = flat.transpose(2, 3).reshape(-1, size, size)
+                parts.append((terms[0], pairs.cpu().numpy()))
         return parts
 
     def flipped(self, names: Collection[str]) -> None:
@@ -193,7 +213,7 @@ class GainTable:
                 if order is None:
                     del self._known[(other, k)]
                 else:
-                    self._known[(other, k)] = self._known[(other, k)].index_select(-1, order)
+                    self._known[(other, k)] = self._known[(other, k)].take(order.numpy(), -1)
 
     def rows(self, name: str) -> tuple[Float[Tensor, "b h f"], Float[Tensor, "b h f"]]:
         """All numbers of each unit, in ``to`` and in the aligned weights."""
@@ -208,7 +228,7 @@ class GainTable:
 
 
 def _unfold(weights: Weights, term: Term) -> Tensor:
-    return term.unfold(region(weights[term.site.tensor], 0, term.site))
+    return term.unfold(weights[term.site.tensor])
 
 
 def _bundle(terms: Sequence[Term]) -> list[tuple[Term, ...]]:

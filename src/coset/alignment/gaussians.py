@@ -69,7 +69,8 @@ def solve_gaussians(
         scaling.name: outcome.element.scales.get(scaling.name, table)
         for scaling, table in zip(group.scalings, group.identity().scales.values(), strict=True)
     }
-    return replace(outcome, element=Element(outcome.element.permutations, scales))
+    element = Element(outcome.element.permutations, scales)
+    return replace(outcome, element=element, aligned=None)
 
 
 def moved_deviations(group: SymmetryGroup, element: Element, std: Weights) -> Weights:

@@ -4,9 +4,7 @@ from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
 
-from coset.alignment.ascent import inner
 from coset.alignment.by_weights import ByWeights, Outcome
 from coset.alignment.checks import check_weights
 from coset.alignment.gaussians import (
@@ -84,7 +82,7 @@ def match(
         if stacked:
             return _each(group, source, target, by, generator)
         outcome = by.solve(group, source, target, generator=generator)
-        return measured(group, outcome, group.act(outcome.element, source), target)
+        return measured(group, outcome, _aligned(group, outcome, source), target)
     if isinstance(target, dict) or isinstance(source, dict) or not isinstance(by, ByWeights):
         raise CosetError(
             f"got a distribution, weights of one network or {type(by).__name__}",
@@ -105,25 +103,32 @@ def _checked(
     return given, False
 
 
+def _aligned(group: SymmetryGroup, outcome: Outcome, weights: Weights) -> Weights:
+    """The weights after the element, from working copies where these have the same type."""
+    moved = outcome.aligned
+    if moved is None or any(moved[n].dtype != weights[n].dtype for n in moved) or group.aliases:
+        return group.act(outcome.element, weights)
+    return {n: w if (w := moved.get(n)) is not None else t.clone() for n, t in weights.items()}
+
+
 def _each(
     group: SymmetryGroup, stack: Weights, to: Weights, by: By, generator: torch.Generator
 ) -> Match:
     """Every member of a stack matched by itself; numbers are summed."""
     found = [match(group, w, to=to, by=by, generator=generator) for w in unstack(stack)]
     elements = [result.element for result in found]
+    tables = elements[0]
+    weights = {name: torch.stack([result.weights[name] for result in found]) for name in stack}
     return Match(
         Element(
-            {
-                n: torch.stack([e.permutations[n] for e in elements])
-                for n in elements[0].permutations
-            },
-            {n: torch.stack([e.scales[n] for e in elements]) for n in elements[0].scales},
+            {n: torch.stack([e.permutations[n] for e in elements]) for n in tables.permutations},
+            {n: torch.stack([e.scales[n] for e in elements]) for n in tables.scales},
         ),
-        {name: torch.stack([result.weights[name] for result in found]) for name in stack},
-        sum(result.objective for result in found),
-        sum(result.squared_distance for result in found),
+        weights,
         sum(result.ties for result in found),
         max(result.sweeps for result in found),
+        compared=((to, weights),),
+        names=found[0].names,
     )
 
 
@@ -135,15 +140,13 @@ def _of_gaussians(
     given: Weights | GaussianLike,
 ) -> Match:
     """The result for distributions; a stack comes back as a stack, moved by one element."""
-    mean = measured(group, outcome, group.act(outcome.element, source.mean), target.mean)
-    moved = moved_deviations(group, outcome.element, source.std)
-    std = measured(group, outcome, moved, target.std)
+    mean = group.act(outcome.element, source.mean)
+    std = moved_deviations(group, outcome.element, source.std)
     return replace(
-        mean,
-        weights=group.act(outcome.element, given) if isinstance(given, dict) else mean.weights,
-        objective=mean.objective + std.objective,
-        squared_distance=mean.squared_distance + std.squared_distance,
-        std=moved,
+        measured(group, outcome, mean, target.mean),
+        weights=group.act(outcome.element, given) if isinstance(given, dict) else mean,
+        std=std,
+        compared=((target.mean, mean), (target.std, std)),
     )
 
 
@@ -154,16 +157,8 @@ def measured_between(group: SymmetryGroup, weights: Weights, to: Weights) -> Mat
 
 def measured(group: SymmetryGroup, outcome: Outcome, aligned: Weights, to: Weights) -> Match:
     """The result, with objective and distance over the tensors that are matched."""
-    names = sorted(matched_tensors(group))
+    names = tuple(sorted(matched_tensors(group)))
+    pairs = ((to, aligned),)
     return Match(
-        outcome.element,
-        aligned,
-        sum(inner(to[name], aligned[name]) for name in names),
-        sum(_squared_distance(to[name], aligned[name]) for name in names),
-        outcome.ties,
-        outcome.sweeps,
+        outcome.element, aligned, outcome.ties, outcome.sweeps, compared=pairs, names=names
     )
-
-
-def _squared_distance(one: Tensor, other: Tensor) -> float:
-    return float((one.double() - other.double()).square().sum())

@@ -1,7 +1,8 @@
 """What a matching returns."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from torch import Tensor
 
@@ -17,21 +18,39 @@ class Match:
     Attributes:
         element: What was done: ``group.act(element, weights)`` are the aligned weights.
         weights: The aligned weights; the network computes the same function.
-        objective: ``<to, aligned>`` summed over the tensors matched, in double precision.
-        squared_distance: ``|to - aligned|²`` over the same tensors.
         ties: Units that could be exchanged with another at no cost (dead or equal ones).  They
             stay as near to their old places as possible, and ``transpositions`` depends on it.
         sweeps: How many times all factors were gone through.
         std: The aligned standard deviations, when Gaussians were matched.
+        compared: What objective and distance are taken of: pairs of target and aligned weights.
+        names: The tensors that count.
     """
 
     element: Element
     weights: Weights
-    objective: float
-    squared_distance: float
     ties: int = 0
     sweeps: int = 0
     std: Weights | None = None
+    compared: tuple[tuple[Weights, Weights], ...] = field(default=(), repr=False)
+    names: tuple[str, ...] = field(default=(), repr=False)
+
+    @cached_property
+    def objective(self) -> float:
+        """``<to, aligned>`` summed over the tensors matched, in double precision."""
+        return sum(
+            float((to[name].double() * own[name].double()).sum())
+            for to, own in self.compared
+            for name in self.names
+        )
+
+    @cached_property
+    def squared_distance(self) -> float:
+        """``|to - aligned|²`` over the same tensors."""
+        return sum(
+            float((to[name].double() - own[name].double()).square().sum())
+            for to, own in self.compared
+            for name in self.names
+        )
 
     @property
     def transpositions_of(self) -> dict[str, int]:

@@ -75,7 +75,8 @@ class BySinkhorn:
         for factor in group.permutations:
             soft = sinkhorn(free[factor.name].detach() / self.temperature, self.iterations)
             shape = group.tables.shape(factor)
-            tables[factor.name] = best_permutations(soft)[0].cpu().reshape(shape)
+            order = best_permutations(soft.cpu().numpy())[0]
+            tables[factor.name] = torch.from_numpy(order).reshape(shape)
         ascent = begin_at(group, weights, to, Element(tables, group.identity().scales))
         sweeps = ascent.sweep(list(ascent.plans), most=100)
         outcome = Outcome(group.identity())

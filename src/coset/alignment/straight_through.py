@@ -77,7 +77,7 @@ class ByStraightThrough:
                 value = self._judge(network, group, weights, to, now, held)
                 if value < lowest:
                     best, lowest = now, value
-        return replace(start, element=best)
+        return replace(start, element=best, aligned=None)
 
     def _gradient(
         self,

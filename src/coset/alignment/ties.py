@@ -1,7 +1,11 @@
 """Units that can be exchanged at no cost: counted, and put back near their old places."""
 
+from typing import Any
+
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from coset.alignment.ascent import Ascent, Move
@@ -33,15 +37,26 @@ def settle_ties(ascent: Ascent) -> int:
 
 
 def _exchangeable(ascent: Ascent, plan: Plan) -> Bool[Tensor, "b h"]:
-    """Units whose exchange with some other costs nothing beyond rounding."""
+    """Units that may have an equal: equal units have equal sums of gains."""
     gains = combine(ascent.table.own(plan.factor.name), len(plan.signs))
-    if gains is None:
-        return torch.zeros(plan.copies, plan.factor.size, dtype=torch.bool)
-    matrix = gains.best()
-    stays = matrix.diagonal(dim1=-2, dim2=-1)
-    cost = stays.unsqueeze(-1) + stays.unsqueeze(-2) - matrix - matrix.mT
-    cost.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)
-    return cost.amin(-1) <= 4 * ascent.precision * matrix.abs().amax()
+    found = np.zeros((plan.copies, plan.factor.size), dtype=bool)
+    if gains is not None:
+        matrix = gains.at((1,) * gains.signs)
+        scale = max(matrix.max(), -matrix.min())
+        for axis in (-1, -2):
+            found |= _repeated(matrix.sum(axis), plan.factor.size * 8 * ascent.precision * scale)
+    return torch.from_numpy(found)
+
+
+def _repeated(sums: NDArray[np.floating[Any]], tolerance: float) -> NDArray[np.bool_]:
+    """Which entries of each row have another one near them."""
+    order = sums.argsort(-1)
+    near = np.diff(np.take_along_axis(sums, order, -1), axis=-1) <= tolerance
+    found = np.zeros(sums.shape, dtype=bool)
+    pad = np.zeros((len(sums), 1), dtype=bool)
+    either = np.concatenate([near, pad], -1) | np.concatenate([pad, near], -1)
+    np.put_along_axis(found, order, either, -1)
+    return found
 
 
 def _equal_to_another(rows: Float[Tensor, "h f"], among: Bool[Tensor, " h"]) -> Bool[Tensor, " h"]:
