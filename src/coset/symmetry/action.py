@@ -5,6 +5,7 @@ than its own size.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -112,11 +113,11 @@ def moved(view: Tensor, lead: int, site: Site, table: Tensor, batched: bool) -> 
 
 
 def scaled_(view: Tensor, lead: int, site: Site, table: Tensor, batched: bool) -> None:
-    """Multiplies the view in place by ``table ** power`` along the site's digits."""
+    """Multiplies the view in place by the table along the site's digits."""
     first = [*site.parents, *site.digits]
     sizes = [site.view[d] for d in first]
     factor = table.to(view.device).reshape([*table.shape[: int(batched)], *sizes])
-    factor = factor.pow(site.power).to(view.dtype)
+    factor = factor.to(view.dtype)
     order = sorted(range(len(first)), key=first.__getitem__)
     factor = factor.permute([*range(int(batched)), *(int(batched) + k for k in order)])
     shape = [site.view[d] if d in first else 1 for d in range(len(site.view))]
@@ -132,6 +133,8 @@ def permute_tensor(
     tensor: Tensor, lead: int, sites: Sequence[tuple[Site, Tensor]], batched: bool
 ) -> tuple[Tensor, bool]:
     """Applies permutations one after the other; also says whether the result is a fresh tensor."""
+    if lead == 0 and not batched and _is_kernel(sites) and tensor.is_contiguous():
+        return _permute_kernel(tensor, sites), True
     fresh = False
     for site, table in sites:
         if not tensor.is_contiguous():
@@ -147,9 +150,32 @@ def permute_tensor(
     return tensor, fresh
 
 
+def _is_kernel(sites: Sequence[tuple[Site, Tensor]]) -> bool:
+    """Whether both of the first two axes move and what is behind them is worth one gather."""
+    return (
+        len(sites) == 2
+        and all(not site.block and not site.parents for site, _ in sites)
+        and sorted(site.digits for site, _ in sites) == [(0,), (1,)]
+        and prod(sites[0][0].view[2:]) >= 4
+    )
+
+
+def _permute_kernel(tensor: Tensor, sites: Sequence[tuple[Site, Tensor]]) -> Tensor:
+    """Rows and columns of a convolution's weight in one pass over memory."""
+    (_, rows), (_, columns) = sorted(sites, key=lambda pair: pair[0].digits)
+    height, width = rows.numel(), columns.numel()
+    index = (rows.reshape(-1, 1) * width + columns.reshape(1, -1)).reshape(-1).to(tensor.device)
+    return tensor.reshape(height * width, -1).index_select(0, index).reshape(tensor.shape)
+
+
 def scale_tensor_(
     tensor: Tensor, lead: int, sites: Sequence[tuple[Site, Tensor]], batched: bool
 ) -> None:
-    """Applies scales in place to a contiguous tensor."""
+    """Applies scales in place to a contiguous tensor, those of one place together."""
+    merged: dict[Site, Tensor] = {}
     for site, table in sites:
+        place = replace(site, power=1)
+        factor = table.pow(site.power)
+        merged[place] = merged[place] * factor if place in merged else factor
+    for site, table in merged.items():
         scaled_(region(tensor, lead, site), lead, site, table, batched)

@@ -1,6 +1,7 @@
 """The symmetry group of a network, as data, and what one can do with its elements."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -135,6 +136,10 @@ class SymmetryGroup:
         """
         lead = self._check(weights)
         batched = self._batched(element)
+        if batched and not lead:  # one element a member on single weights makes a stack of them
+            tables = [*element.permutations.values(), *element.scales.values()]
+            weights = {name: w.expand(len(tables[0]), *w.shape) for name, w in weights.items()}
+            lead = 1
         moved: Weights = {}
         for name, tensor in weights.items():
             main = self.aliases.get(name, name)
@@ -149,11 +154,6 @@ class SymmetryGroup:
     def _act_on(
         self, name: str, tensor: Tensor, lead: int, element: Element, batched: bool
     ) -> Tensor:
-        if batched and not lead:
-            members = next(iter([*element.permutations.values(), *element.scales.values()])).shape[
-                0
-            ]
-            tensor, lead = tensor.expand(members, *tensor.shape), 1
         movers, scalers = self._sites[name]
         moves = [(site, element.permutations[factor]) for factor, site in movers]
         tensor, fresh = permute_tensor(tensor, lead, moves, batched)
@@ -221,13 +221,18 @@ class SymmetryGroup:
                 f"got weights with {', '.join(listed[:4])}" + (" …" if len(listed) > 4 else ""),
                 f"needed the {len(self.shapes)} tensors of the network",
             )
-        leads = {weights[name].dim() - len(shape) for name, shape in self.shapes.items()}
-        lead = min(leads, default=0)
+        leads = Counter(weights[name].dim() - len(shape) for name, shape in self.shapes.items())
+        lead = leads.most_common(1)[0][0] if leads else 0
+        members = {len(weights[name]) for name in self.shapes} if lead == 1 else set()
         for name, shape in self.shapes.items():
             got = tuple(weights[name].shape)
-            if len(leads) > 1 or lead not in (0, 1) or got[lead:] != shape:
+            if lead not in (0, 1) or got[lead:] != shape or len(got) - len(shape) != lead:
                 raise CosetError(
                     f"got {name!r} of shape {got}",
                     f"needed {shape}, or a stack of such tensors with one member axis",
                 )
+        if len(members) > 1:
+            raise CosetError(
+                f"got stacks of {sorted(members)} members", "needed one number for all tensors"
+            )
         return lead
