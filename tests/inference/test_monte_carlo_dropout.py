@@ -8,6 +8,7 @@ import coset
 from coset import (
     CosetError,
     DeepEnsemble,
+    Laplace,
     MaximumAPosteriori,
     MCDropout,
     MeanField,
@@ -100,6 +101,21 @@ def test_modes_weigh_alike_or_by_their_evidence():
         MultiMode(DeepEnsemble(2, BASE), 2, by_evidence=True).fit(problem, generator=generator)
     with pytest.raises(CosetError, match="needed at least one"):
         MultiMode(BASE, 0)
+
+
+def test_modes_of_laplace_are_trained_first_and_predict_linearised():
+    method = MultiMode(Laplace(), 2, base=BASE)
+    module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    predictor = coset.fit(module, data(), method=method)
+    one, other = predictor.posterior.components
+    assert not torch.equal(one.mean["0.weight"], other.mean["0.weight"])
+    assert isinstance(predictor.rule, coset.Linearised)
+    assert predictor(data()[0]).mean.shape == (30, 2)
+    weighed = coset.fit(module, data(), method=MultiMode(Laplace(), 2, by_evidence=True, base=BASE))
+    evidences = torch.tensor(
+        [part.report.log_evidence for part in weighed.posterior.components], dtype=torch.float64
+    )
+    torch.testing.assert_close(weighed.posterior.log_weights, evidences.log_softmax(0))
 
 
 def test_modes_begin_where_they_are_told():

@@ -1,6 +1,6 @@
 """Mixtures of posteriors from independent beginnings (Wilson and Izmailov 2020)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -8,9 +8,13 @@ import torch
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
+from coset.inference.laplace import Laplace
+from coset.inference.map_estimate import MaximumAPosteriori
 from coset.inference.members import member_seeds, starting_points
 from coset.inference.method import Method
+from coset.inference.training import train_stack
 from coset.posterior.families import FitReport, Mixture, Posterior
+from coset.posterior.predict import MonteCarlo, PredictionRule
 from coset.vocabulary import Progress, Weights
 from coset.weights.stacking import unstack
 
@@ -43,15 +47,23 @@ class MultiMode:
         inner: The method.
         modes: How many times.
         by_evidence: Whether components weigh by their evidence (Laplace) or its bound (MeanField).
+        base: The training before each fit, for methods that do not train (Laplace).
     """
 
     inner: Method
     modes: int = 5
     by_evidence: bool = False
+    base: MaximumAPosteriori = field(default_factory=MaximumAPosteriori)
 
     def __post_init__(self) -> None:
         if self.modes < 1:
             raise CosetError(f"got {self.modes} modes", "needed at least one")
+
+    @property
+    def rule(self) -> PredictionRule:
+        """How its posteriors predict unless told otherwise: as those of the inner method."""
+        found: PredictionRule = getattr(self.inner, "rule", MonteCarlo())
+        return found
 
     def fit(
         self,
@@ -85,6 +97,9 @@ class MultiMode:
         progress: Progress | None,
     ) -> tuple[Posterior, ...]:
         seeds = member_seeds(self.modes, generator)
+        if isinstance(self.inner, Laplace):  # around trained weights, which it does not move
+            first = starting_points(problem, start, seeds)
+            start = train_stack(problem, first, self.base.recipe, seeds).weights
         starts = self._starts(problem, start, seeds)
         parts = []
         for number, (seed, own) in enumerate(zip(seeds, starts, strict=True)):
