@@ -218,7 +218,7 @@ class Tuner:
         if mean == "newton":
             return replace(state, point=self._newton(model, state))
         start = state.point
-        if self.tangent.jacobian.matrix is not None:
+        if self.tangent.is_small:
             found = model.find_mode(self._flat(state), self.form, start=start, tolerance=1e-11)
             return replace(state, point=found)
         near = cast(inverse(self._system(state)), self.tangent.outputs.dtype)

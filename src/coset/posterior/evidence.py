@@ -31,12 +31,30 @@ _SPAN = 1e8
 
 
 @dataclass(frozen=True)
+class Table:
+    """Eigenvalues of a part of the curvature, and the group of each or of all."""
+
+    values: Float[Tensor, " k"]
+    group: int | Int[Tensor, " k"]
+
+    def gather(self, precision: Float[Tensor, " g"]) -> Tensor:
+        """The precision of each eigenvalue, ready to broadcast."""
+        return precision[self.group]
+
+    def spread(self, terms: Float[Tensor, " k"], total: Float[Tensor, " g"]) -> None:
+        """Adds one term an eigenvalue to the totals of the groups."""
+        if isinstance(self.group, int):
+            total[self.group] += terms.sum()
+        else:
+            total.index_add_(0, self.group, terms)
+
+
+@dataclass(frozen=True)
 class Spectrum:
     """Eigenvalues by group, and operators that groups cut across.
 
     Attributes:
-        values: Eigenvalues of the parts on which the precision is constant.
-        labels: The group of each.
+        tables: Eigenvalues of the parts on which the precision is constant.
         rest: Other parts, each with the group of its coordinates.
         sizes: Number of weights of each group.
 
@@ -45,19 +63,23 @@ class Spectrum:
     tensor([1.2500], dtype=torch.float64)
     """
 
-    values: Float[Tensor, " k"]
-    labels: Int[Tensor, " k"]
+    tables: tuple[Table, ...]
     rest: tuple[tuple[LinearOperator, Int[Tensor, " q"]], ...]
     sizes: Float[Tensor, " g"]
 
     def scaled(self, factor: float) -> "Spectrum":
         """The spectrum of ``factor · H``: another noise precision."""
+        if factor == 1:
+            return self
+        tables = tuple(Table(table.values * factor, table.group) for table in self.tables)
         rest = tuple((scale(operator, factor), labels) for operator, labels in self.rest)
-        return Spectrum(self.values * factor, self.labels, rest, self.sizes)
+        return Spectrum(tables, rest, self.sizes)
 
     def half_logdet(self, precision: Float[Tensor, " g"]) -> Float[Tensor, ""]:
         """``½ log det(I + Λ⁻¹ H)``."""
-        total = torch.log1p(self.values / precision[self.labels]).sum()
+        total = precision.new_zeros(())
+        for table in self.tables:
+            total = total + torch.log1p(table.values / table.gather(precision)).sum()
         for operator, labels in self.rest:
             flat = precision[labels]
             total = total + logdet(shift(operator, flat)) - flat.log().sum()
@@ -65,53 +87,48 @@ class Spectrum:
 
     def effective(self, precision: Float[Tensor, " g"]) -> Float[Tensor, " g"]:
         """Effective number of weights of each group, ``γ_g = D_g - λ_g tr Σ_gg``."""
-        gamma = torch.zeros_like(precision)
-        gamma.index_add_(0, self.labels, self.values / (self.values + precision[self.labels]))
+        return self.effective_and_slope(precision)[0]
+
+    def effective_and_slope(
+        self, precision: Float[Tensor, " g"]
+    ) -> tuple[Float[Tensor, " g"], Float[Tensor, " g"]]:
+        """``γ`` and, of the part given by eigenvalues, ``dγ/d log λ = -Σ h λ / (h + λ)²``."""
+        gamma, slope = torch.zeros_like(precision), torch.zeros_like(precision)
+        for table in self.tables:
+            kept = table.values / (table.values + table.gather(precision))
+            table.spread(kept, gamma)
+            table.spread(kept * (kept - 1), slope)
         for operator, labels in self.rest:
             flat = precision[labels]
-            kept = 1 - flat * diagonal(inverse(shift(operator, flat)))
-            gamma.index_add_(0, labels, kept)
-        return gamma
+            gamma.index_add_(0, labels, 1 - flat * diagonal(inverse(shift(operator, flat))))
+        return gamma, slope
 
     def traces(self) -> Float[Tensor, " g"]:
         """``tr H_gg``."""
         total = torch.zeros_like(self.sizes)
-        total.index_add_(0, self.labels, self.values)
+        for table in self.tables:
+            table.spread(table.values, total)
         for operator, labels in self.rest:
             total.index_add_(0, labels, diagonal(operator))
         return total
-
-    def slopes(self, precision: Float[Tensor, " g"]) -> Float[Tensor, " g"]:
-        """``dγ/d log λ`` of the part given by eigenvalues: ``-Σ h λ / (h + λ)²``."""
-        flat = precision[self.labels]
-        slope = torch.zeros_like(precision)
-        return slope.index_add_(0, self.labels, -self.values * flat / (self.values + flat).square())
 
 
 def spectrum_of(operator: LinearOperator, labels: Int[Tensor, " p"], groups: int) -> Spectrum:
     """Prepares a curvature for many evaluations with different precisions."""
     sizes = torch.bincount(labels, minlength=groups).double()
-    values: list[Tensor] = []
-    owners: list[Tensor] = []
+    tables: list[Table] = []
     rest: list[tuple[LinearOperator, Tensor]] = []
     for part, own in _parts(operator, labels):
-        constant = bool((own == own[0]).all())
-        found = _eigenvalues(part) if constant else None
+        constant = groups == 1 or bool((own == own[0]).all())
+        values = _eigenvalues(part) if constant else None
         if isinstance(part, Diagonal):
-            values.append(part.entries.double())
-            owners.append(own)
-        elif found is not None:
-            values.append(found.double().flatten())
-            owners.append(own[:1].expand(found.numel()))
-        else:
+            values = part.entries
+        if values is None:
             rest.append((part, own))
-    empty = torch.zeros(0, dtype=torch.float64, device=labels.device)
-    return Spectrum(
-        torch.cat([empty, *values]).clamp_min(0),
-        torch.cat([labels[:0], *owners]),
-        tuple(rest),
-        sizes,
-    )
+        else:
+            group = int(own[0]) if constant else own
+            tables.append(Table(values.double().flatten().clamp_min(0), group))
+    return Spectrum(tuple(tables), tuple(rest), sizes)
 
 
 def _parts(operator: LinearOperator, labels: Tensor) -> list[tuple[LinearOperator, Tensor]]:
@@ -158,14 +175,12 @@ def best_precision(
     alive = high > 0
     precision = torch.where(alive, start.clamp(low, high.clamp_min(1e-300)), start)
     for _ in range(sweeps):
-        gamma = spectrum.effective(precision)
-        fixed = gamma / norms.clamp_min(1e-300)
+        gamma, slope = spectrum.effective_and_slope(precision)
         if spectrum.rest:
-            fresh = fixed
+            fresh = gamma / norms.clamp_min(1e-300)
         else:
-            gap = gamma - precision * norms
-            slope = spectrum.slopes(precision) - precision * norms
-            step = (-gap / slope.clamp_max(-1e-300)).clamp(-3, 3)
+            pull = precision * norms
+            step = ((pull - gamma) / (slope - pull).clamp_max(-1e-300)).clamp(-3, 3)
             fresh = precision * step.exp()
         fresh = torch.where(alive, fresh.clamp(low, high.clamp_min(1e-300)), start)
         change = float((fresh / precision).log().abs().max())

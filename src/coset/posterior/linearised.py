@@ -226,27 +226,36 @@ def block_covariance(
 ) -> Float[Tensor, "n c c"]:
     """``J Σ Jᵀ`` of one block, from the outer products of each output."""
     right = pairs[0][1]
-    if right.shape[2] == 1 and all(pair[1] is right for pair in pairs):
-        return _unshared(
-            torch.stack([left[:, :, 0] for left, _ in pairs], 1), right[:, :, 0], operator
-        )
-    rotated = []
-    for left, own in pairs:
-        if isinstance(operator, Kronecker):
-            gradient = outer(left @ operator.left, own @ operator.right)
-            rotated.append(gradient * operator.table.sqrt())
-        elif isinstance(operator, _Entries):
-            rotated.append(outer(left, own) * operator.table.sqrt())
-        else:
-            assert isinstance(operator, RowBlocks)
-            rotated.append(outer(left, own @ operator.right))
-    gradients = torch.stack(rotated, dim=1)  # n c b o i
+    same = all(pair[1] is right for pair in pairs)
+    if same and right.shape[2] == 1:
+        lefts = torch.stack([left[:, :, 0] for left, _ in pairs], 1)
+        return _unshared(lefts, right[:, :, 0], operator)
+    if same:  # turn the inputs once, and form the outer products of all outputs together
+        lefts = torch.stack([_turned(left, operator, "left") for left, _ in pairs], dim=2)
+        lefts = lefts.transpose(3, 4).flatten(2, 3)  # n b (c o) r
+        products = lefts @ _turned(right, operator, "right")
+        gradients = products.unflatten(2, (len(pairs), -1)).transpose(1, 2)
+    else:
+        turned = [(_turned(u, operator, "left"), _turned(v, operator, "right")) for u, v in pairs]
+        gradients = torch.stack([outer(u, v) for u, v in turned], dim=1)  # n c b o i
     if isinstance(operator, RowBlocks):
         columns = gradients.permute(2, 4, 0, 1, 3)  # b i n c o
         spread = columns @ operator.middle.unsqueeze(2)
-        return (columns @ spread.mT).sum((0, 1))
-    flat = gradients.flatten(2)
-    return flat @ flat.mT
+        return torch.matmul(columns, spread.mT).sum((0, 1))
+    assert isinstance(operator, Kronecker | _Entries)
+    flat = (gradients * operator.table.sqrt()).flatten(2)
+    return torch.matmul(flat, flat.mT)
+
+
+def _turned(
+    side: Float[Tensor, "n b r k"], operator: "LinearOperator | _Entries", which: str
+) -> Float[Tensor, "n b r k"]:
+    """One side of the outer products in the operator's own basis."""
+    if isinstance(operator, Kronecker):
+        return torch.matmul(side, operator.left if which == "left" else operator.right)
+    if isinstance(operator, RowBlocks) and which == "right":
+        return torch.matmul(side, operator.right)
+    return side
 
 
 def _unshared(
