@@ -107,7 +107,7 @@ class RebasedGaussian:
         generator: torch.Generator,
     ) -> Posterior:
         """The Gaussian of a posterior that is there already (samples of an earlier run, say)."""
-        members = self._members(posterior, generator)
+        members = self._members(problem, posterior, generator)
         count = members_of(members)
         if count < max(self.rank, 2):
             raise CosetError(
@@ -162,7 +162,18 @@ class RebasedGaussian:
             generator=generator,
         )
 
-    def _members(self, posterior: Posterior, generator: torch.Generator) -> Weights:
+    def _members(
+        self, problem: Problem, posterior: Posterior, generator: torch.Generator
+    ) -> Weights:
+        """Whole networks: what draws leave out is the module's own."""
+        drawn = self._drawn(posterior, generator)
+        count, own = members_of(drawn), problem.network.weights
+        return {
+            name: drawn.get(name, tensor.expand(count, *tensor.shape))
+            for name, tensor in own.items()
+        }
+
+    def _drawn(self, posterior: Posterior, generator: torch.Generator) -> Weights:
         finite = finite_members(posterior)
         if finite is None:
             return posterior.sample(self.samples, generator=generator)

@@ -58,10 +58,10 @@ class SWAG:
     members: int = 32
 
     def __post_init__(self) -> None:
-        if self.rank < 0 or self.rank == 1 or self.members < 1 or not self.scale > 0:
+        if self.rank < 0 or self.members < 1 or not self.scale > 0:
             raise CosetError(
                 f"got a rank of {self.rank}, {self.members} members and a scale of {self.scale}",
-                "needed a rank of 0 or at least 2, a member, and a positive scale",
+                "needed a rank of 0 or more, a member, and a positive scale",
             )
         if self.collected < max(self.rank, 2):
             raise CosetError(
@@ -150,7 +150,7 @@ class SWAG:
         columns = {}
         if self.rank:
             stored = torch.stack([column[row] for column in iterates.columns])
-            columns = layout.unflatten(stored * (scale / (len(stored) - 1)) ** 0.5)
+            columns = layout.unflatten(stored * (scale / max(len(stored) - 1, 1)) ** 0.5)
         fixed = {name: member[name] for name in problem.network.buffers}
         gaussian = LowRankGaussian(
             layout.unflatten(moments.mean[row]),
