@@ -7,6 +7,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[1] / "examples"
 TINY = {
+    "align_two_networks": {"width": 8, "epochs": 2},
     "uncertainty_in_three_lines": {"points": 60, "members": 2, "epochs": 3},
     "ensemble_on_digits": {"members": 2, "epochs": 2},
     "inspect_a_network": {"width": 4},

@@ -24,6 +24,9 @@ from coset.vocabulary import Weights
 Matrices: TypeAlias = NDArray[np.floating[Any]]
 """One gain matrix for each copy."""
 
+_SMALL = 64
+"""Numbers a unit below which terms are put side by side before they are compared."""
+
 Parity = tuple[bool, ...]
 Part = tuple[Term, Matrices]
 """A gain matrix (for each copy), and a term that tells how signs act on it."""
@@ -169,8 +172,7 @@ class GainTable:
         for k, terms in enumerate(self._bundles[name]):
             if allowed is None or allowed(terms[0]):
                 if (name, k) not in self._known:
-                    left, right = self._features(terms)
-                    self._known[(name, k)] = (left @ right.mT).cpu().numpy()
+                    self._known[(name, k)] = self._compare(terms).cpu().numpy()
                 parts.append((terms[0], self._known[(name, k)]))
         return parts
 
@@ -218,6 +220,16 @@ class GainTable:
     def rows(self, name: str) -> tuple[Float[Tensor, "b h f"], Float[Tensor, "b h f"]]:
         """All numbers of each unit, in ``to`` and in the aligned weights."""
         return self._features(self.plans[name].terms)
+
+    def _compare(self, terms: Sequence[Term]) -> Tensor:
+        """All terms of a bundle; small ones side by side, large ones without a copy."""
+        small = [term for term in terms if term.features < _SMALL]
+        total: Tensor | None = None
+        for bundle in ([small] if small else []) + [[t] for t in terms if t.features >= _SMALL]:
+            left, right = self._features(bundle)
+            total = left @ right.mT if total is None else total.baddbmm_(left, right.mT)
+        assert total is not None
+        return total
 
     def _features(self, terms: Sequence[Term]) -> tuple[Tensor, Tensor]:
         left = [_unfold(self.to, term) for term in terms]

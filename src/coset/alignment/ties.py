@@ -44,7 +44,8 @@ def _exchangeable(ascent: Ascent, plan: Plan) -> Bool[Tensor, "b h"]:
         matrix = gains.at((1,) * gains.signs)
         scale = max(matrix.max(), -matrix.min())
         for axis in (-1, -2):
-            found |= _repeated(matrix.sum(axis), plan.factor.size * 8 * ascent.precision * scale)
+            rounding = plan.factor.size**0.5 * ascent.precision * scale
+            found |= _repeated(matrix.sum(axis), rounding)
     return torch.from_numpy(found)
 
 
