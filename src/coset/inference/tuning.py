@@ -269,7 +269,8 @@ class Tuner:
         precision, noise = state.precision, state.noise
         spectrum = state.spectrum if noise == 1 else state.spectrum.scaled(noise)
         # where the mode moves with the precision, one step of the fixed point; else its end
-        sweeps = 1 if self._exact else (10 if spectrum.rest else 200)
+        # (operators that groups cut across cost a factorisation a sweep: a few, in every step)
+        sweeps = 1 if self._exact else (3 if spectrum.rest else 200)
         precision = best_precision(spectrum, norms, precision, sweeps=sweeps)
         if self.learn_noise:
             gamma = float(spectrum.effective(precision).sum())
