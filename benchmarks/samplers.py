@@ -111,11 +111,15 @@ def time_leapfrogs() -> None:
 
 
 def effective_of(problem: Problem, flat: torch.Tensor) -> float:
-    """The smallest effective number of draws over predictions, from ``(draws, chains, p)``."""
+    """Effective draws of a typical prediction, from ``(draws, chains, p)``, summed over chains.
+
+    Chain by chain, because one chain cannot see what several would: that modes differ.
+    """
     stack = problem.network.layout.unflatten(flat.flatten(0, 1))
     outputs = apply_members(problem.network, stack, problem.train.inputs[:16]).softmax(-1)
     values = outputs.flatten(1).unflatten(0, flat.shape[:2])
-    return float(effective_sample_size(values).median())
+    chains = values.split(1, dim=1)
+    return sum(float(effective_sample_size(chain).median()) for chain in chains)
 
 
 def blackjax_draws(problem: Problem, warmup: int, draws: int):
