@@ -15,10 +15,10 @@ demo: $(VENV)/.base no-torchvision  ## train on digits and write coset-demo/repo
 	@$(BIN)/coset demo
 
 test: $(VENV)/.test no-torchvision  ## the test suite, without the slow tests
-	@$(BIN)/python -m pytest -q -rs -m "not slow"
+	@$(BIN)/python -m pytest -q -rs -n 2 --dist loadfile -m "not slow"
 
 test-all: $(VENV)/.test no-torchvision  ## the whole test suite
-	@$(BIN)/python -m pytest -q -rs
+	@$(BIN)/python -m pytest -q -rs -n 2 --dist loadfile
 
 check: $(VENV)/.lint no-torchvision  ## lint, format, types, layers, dependencies
 	@$(BIN)/ruff check .
