@@ -47,13 +47,14 @@ def save_record(path: str | Path, tensors: Mapping[str, Tensor], facts: Mapping[
     """Writes tensors and JSON facts as one safetensors file that carries its own sha256.
 
     The digest is taken over the whole file with the digest's own place blanked, so a byte flipped
-    anywhere is noticed by :func:`load_record`.
+    anywhere is noticed by :func:`load_record`.  Digest and facts share one metadata entry, because
+    safetensors writes several in no fixed order.
     """
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     content = serialise_tensors(
         # safetensors refuses views of one storage, so every tensor gets its own
         {name: tensor.clone() for name, tensor in contiguous.items()},
-        metadata={"coset": json.dumps(facts, sort_keys=True), "sha256": _BLANK},
+        metadata={"coset": f"{_BLANK} {json.dumps(facts, sort_keys=True)}"},
     )
     digest = hashlib.sha256(content).hexdigest()
     write_bytes(path, content.replace(_field(_BLANK), _field(digest), 1))
@@ -64,7 +65,7 @@ def load_record(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     content = read_bytes(path)
     try:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        digest, facts = header["__metadata__"]["sha256"], header["__metadata__"]["coset"]
+        digest, _, facts = header["__metadata__"]["coset"].partition(" ")
         blanked = content.replace(_field(digest), _field(_BLANK), 1)
         if hashlib.sha256(blanked).hexdigest() != digest:
             raise CosetError(
@@ -76,7 +77,15 @@ def load_record(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if not isinstance(known, dict):
             raise TypeError("the facts are not an object")
         return tensors, known
-    except (KeyError, TypeError, ValueError, MemoryError, OverflowError, SafetensorError) as error:
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        MemoryError,
+        OverflowError,
+        SafetensorError,
+    ) as error:
         if isinstance(error, CosetError):
             raise
         raise CosetError(
@@ -109,4 +118,4 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def _field(digest: str) -> bytes:
-    return f'"sha256":"{digest}"'.encode()
+    return f'"coset":"{digest} '.encode()
