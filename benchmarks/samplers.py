@@ -18,10 +18,10 @@ from torch import nn
 from coset import HMC, SGHMC
 from coset.bayes import Categorical, GaussianPrior, Problem, as_batches
 from coset.inference.diagnostics import effective_sample_size
-from coset.inference.hamiltonian import Point, leapfrog
-from coset.inference.members import starting_points
-from coset.inference.stochastic import Step, StochasticState
-from coset.inference.targets import FullBatch, MiniBatch
+from coset.inference.sampling.hamiltonian import Point, leapfrog
+from coset.inference.sampling.stochastic import Step, StochasticState
+from coset.inference.sampling.targets import FullBatch, MiniBatch
+from coset.inference.training.members import starting_points
 from coset.posterior.predict import apply_members
 from coset.weights import functionalise
 

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from coset import discover, weights_of
 from coset.models import mlp, optunet, resnet50, vision_transformer
-from coset.symmetry.canonical import canonicalise
-from coset.symmetry.mass import mass_profile, minimise_mass
+from coset.symmetry.removing.canonical import canonicalise
+from coset.symmetry.removing.mass import mass_profile, minimise_mass
 from coset.vocabulary import Weights
 
 IMAGE = (1, 3, 64, 64)

@@ -51,20 +51,20 @@ if TYPE_CHECKING:
     from coset.inference.monte_carlo_dropout import MCDropout as MCDropout
     from coset.inference.multi_mode import MultiMode as MultiMode
     from coset.inference.nuts import NUTS as NUTS
-    from coset.inference.optimisers import SGD as SGD
-    from coset.inference.optimisers import Adam as Adam
+    from coset.inference.precisions.tuning import ByEvidence as ByEvidence
     from coset.inference.rebased import RebasedGaussian as RebasedGaussian
-    from coset.inference.schedules import Constant as Constant
-    from coset.inference.schedules import Cosine as Cosine
-    from coset.inference.schedules import OneCycle as OneCycle
-    from coset.inference.schedules import Steps as Steps
+    from coset.inference.sampling.stochastic import Cyclical as Cyclical
     from coset.inference.sghmc import SGHMC as SGHMC
     from coset.inference.sgld import SGLD as SGLD
-    from coset.inference.stochastic import Cyclical as Cyclical
     from coset.inference.subsets import LastLayer as LastLayer
     from coset.inference.subsets import Subnetwork as Subnetwork
     from coset.inference.swag import SWAG as SWAG
-    from coset.inference.tuning import ByEvidence as ByEvidence
+    from coset.inference.training.optimisers import SGD as SGD
+    from coset.inference.training.optimisers import Adam as Adam
+    from coset.inference.training.schedules import Constant as Constant
+    from coset.inference.training.schedules import Cosine as Cosine
+    from coset.inference.training.schedules import OneCycle as OneCycle
+    from coset.inference.training.schedules import Steps as Steps
     from coset.metrics.evaluation import evaluate as evaluate
     from coset.posterior.families import FitReport as FitReport
     from coset.posterior.families import Mixture as Mixture
@@ -81,10 +81,9 @@ if TYPE_CHECKING:
     from coset.predictor import Predictor as Predictor
     from coset.predictor import fit as fit
     from coset.predictor import load as load
-    from coset.symmetry.canonical import canonicalise as canonicalise
     from coset.symmetry.check import symmetry_error as symmetry_error
+    from coset.symmetry.describing.drawing import draw as draw
     from coset.symmetry.discover import discover as discover
-    from coset.symmetry.drawing import draw as draw
     from coset.symmetry.elements import Element as Element
     from coset.symmetry.elements import PermutationFactor as PermutationFactor
     from coset.symmetry.elements import Pinned as Pinned
@@ -92,12 +91,13 @@ if TYPE_CHECKING:
     from coset.symmetry.elements import ScalingFactor as ScalingFactor
     from coset.symmetry.elements import Site as Site
     from coset.symmetry.group import SymmetryGroup as SymmetryGroup
-    from coset.symmetry.mass import MassMinimum as MassMinimum
-    from coset.symmetry.mass import MassProfile as MassProfile
-    from coset.symmetry.mass import mass_profile as mass_profile
-    from coset.symmetry.mass import minimise_mass as minimise_mass
-    from coset.symmetry.tracking import OrderTrack as OrderTrack
-    from coset.symmetry.tracking import track_order as track_order
+    from coset.symmetry.removing.canonical import canonicalise as canonicalise
+    from coset.symmetry.removing.mass import MassMinimum as MassMinimum
+    from coset.symmetry.removing.mass import MassProfile as MassProfile
+    from coset.symmetry.removing.mass import mass_profile as mass_profile
+    from coset.symmetry.removing.mass import minimise_mass as minimise_mass
+    from coset.symmetry.removing.tracking import OrderTrack as OrderTrack
+    from coset.symmetry.removing.tracking import track_order as track_order
     from coset.symmetry.written import PermutationByHand as PermutationByHand
     from coset.symmetry.written import ScalingByHand as ScalingByHand
     from coset.weights.layout import Layout as Layout
@@ -148,20 +148,20 @@ NAMES: dict[str, str] = {
     "MCDropout": "coset.inference.monte_carlo_dropout",
     "MultiMode": "coset.inference.multi_mode",
     "NUTS": "coset.inference.nuts",
-    "SGD": "coset.inference.optimisers",
-    "Adam": "coset.inference.optimisers",
+    "SGD": "coset.inference.training.optimisers",
+    "Adam": "coset.inference.training.optimisers",
     "RebasedGaussian": "coset.inference.rebased",
-    "Constant": "coset.inference.schedules",
-    "Cosine": "coset.inference.schedules",
-    "OneCycle": "coset.inference.schedules",
-    "Steps": "coset.inference.schedules",
+    "Constant": "coset.inference.training.schedules",
+    "Cosine": "coset.inference.training.schedules",
+    "OneCycle": "coset.inference.training.schedules",
+    "Steps": "coset.inference.training.schedules",
     "SGHMC": "coset.inference.sghmc",
     "SGLD": "coset.inference.sgld",
-    "Cyclical": "coset.inference.stochastic",
+    "Cyclical": "coset.inference.sampling.stochastic",
     "SWAG": "coset.inference.swag",
     "LastLayer": "coset.inference.subsets",
     "Subnetwork": "coset.inference.subsets",
-    "ByEvidence": "coset.inference.tuning",
+    "ByEvidence": "coset.inference.precisions.tuning",
     "evaluate": "coset.metrics.evaluation",
     "FitReport": "coset.posterior.families",
     "Mixture": "coset.posterior.families",
@@ -178,10 +178,10 @@ NAMES: dict[str, str] = {
     "Predictor": "coset.predictor",
     "fit": "coset.predictor",
     "load": "coset.predictor",
-    "canonicalise": "coset.symmetry.canonical",
+    "canonicalise": "coset.symmetry.removing.canonical",
     "symmetry_error": "coset.symmetry.check",
     "discover": "coset.symmetry.discover",
-    "draw": "coset.symmetry.drawing",
+    "draw": "coset.symmetry.describing.drawing",
     "Element": "coset.symmetry.elements",
     "PermutationFactor": "coset.symmetry.elements",
     "Pinned": "coset.symmetry.elements",
@@ -189,12 +189,12 @@ NAMES: dict[str, str] = {
     "ScalingFactor": "coset.symmetry.elements",
     "Site": "coset.symmetry.elements",
     "SymmetryGroup": "coset.symmetry.group",
-    "MassMinimum": "coset.symmetry.mass",
-    "MassProfile": "coset.symmetry.mass",
-    "mass_profile": "coset.symmetry.mass",
-    "minimise_mass": "coset.symmetry.mass",
-    "OrderTrack": "coset.symmetry.tracking",
-    "track_order": "coset.symmetry.tracking",
+    "MassMinimum": "coset.symmetry.removing.mass",
+    "MassProfile": "coset.symmetry.removing.mass",
+    "mass_profile": "coset.symmetry.removing.mass",
+    "minimise_mass": "coset.symmetry.removing.mass",
+    "OrderTrack": "coset.symmetry.removing.tracking",
+    "track_order": "coset.symmetry.removing.tracking",
     "PermutationByHand": "coset.symmetry.written",
     "ScalingByHand": "coset.symmetry.written",
     "Layout": "coset.weights.layout",

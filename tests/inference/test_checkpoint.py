@@ -39,7 +39,7 @@ def kill_after(fraction):
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("fraction", [0.2, 0.7])
 def test_resumed_runs_are_bitwise_equal(name, fraction, tmp_path, monkeypatch):
-    monkeypatch.setattr("coset.inference.chains._SECONDS_BETWEEN_REPORTS", 0.0)
+    monkeypatch.setattr("coset.inference.sampling.chains._SECONDS_BETWEEN_REPORTS", 0.0)
     problem = logistic()
     whole = RUNS[name].fit(problem, generator=seeded())
     method = with_folder(RUNS[name], tmp_path / "run")

@@ -9,12 +9,12 @@ from torch import nn
 
 from coset import HMC, NUTS, SGHMC, SGLD, CosetError, Cyclical
 from coset.bayes import Categorical, GaussianNoise, GaussianPrior, Problem, as_batches
-from coset.inference.hamiltonian import HamiltonianState, Point, leapfrog
-from coset.inference.members import starting_points
-from coset.inference.recording import record
-from coset.inference.step_sizes import largest_curvature
-from coset.inference.stochastic import Step, StochasticState
-from coset.inference.targets import Evaluated, FullBatch, MiniBatch
+from coset.inference.sampling.hamiltonian import HamiltonianState, Point, leapfrog
+from coset.inference.sampling.recording import record
+from coset.inference.sampling.step_sizes import largest_curvature
+from coset.inference.sampling.stochastic import Step, StochasticState
+from coset.inference.sampling.targets import Evaluated, FullBatch, MiniBatch
+from coset.inference.training.members import starting_points
 from coset.weights import functionalise
 from problems import deviations, linear_gaussian, logistic
 

@@ -13,9 +13,9 @@ import torch
 
 from coset.inference.hmc import HMC
 from coset.inference.nuts import NUTS
+from coset.inference.sampling.stochastic import Cyclical
 from coset.inference.sghmc import SGHMC
 from coset.inference.sgld import SGLD
-from coset.inference.stochastic import Cyclical
 from problems import deviations, linear_gaussian, logistic
 
 SAMPLERS = {

@@ -9,11 +9,11 @@ from tests.symmetry.fuzz import random_program
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from coset.symmetry.canonical import canonicalise
 from coset.symmetry.check import general_position
 from coset.symmetry.discover import discover
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
+from coset.symmetry.removing.canonical import canonicalise
 from coset.vocabulary import Weights
 from coset.weights.network import weights_of
 

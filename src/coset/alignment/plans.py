@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coset.symmetry.action import region
-from coset.symmetry.digits import Block
+from coset.symmetry.analysis.digits import Block
 from coset.symmetry.elements import PermutationFactor, ScalingFactor, Site
 from coset.symmetry.group import SymmetryGroup
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, replace
 from math import prod
 
-from coset.symmetry.digits import Plain, Value
+from coset.symmetry.analysis.digits import Plain, Value
+from coset.symmetry.analysis.values import Algebra
+from coset.symmetry.analysis.walk import Structure, settle
 from coset.symmetry.elements import PermutationFactor, Site
 from coset.symmetry.graph import Graph, Ref, refs_in
 from coset.symmetry.group import SymmetryGroup
-from coset.symmetry.values import Algebra
-from coset.symmetry.walk import Structure, settle
 
 
 @dataclass(frozen=True)

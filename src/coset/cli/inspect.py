@@ -42,7 +42,7 @@ def inspect(
     explained = "" if explain is None else group.explain(explain)
     error = symmetry_error(module, group, inputs)
     if svg is not None:
-        from coset.symmetry.drawing import draw
+        from coset.symmetry.describing.drawing import draw
 
         _write(svg, draw(module, inputs, group))
     weights = sum(tensor.numel() for tensor in module.parameters())

@@ -15,8 +15,8 @@ from coset.metrics.diversity import mutual_information
 from coset.metrics.evaluation import evaluate
 from coset.posterior.families import Finite, Posterior
 from coset.predictor import Predictor
-from coset.symmetry.canonical import canonicalise
 from coset.symmetry.group import SymmetryGroup
+from coset.symmetry.removing.canonical import canonicalise
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
 from coset.weights.stacking import check_fit, members_of

@@ -59,7 +59,7 @@ class Progressed:
 def tensors_of(state: Any, prefix: str = "state") -> dict[str, Tensor]:
     """All tensors of nested dataclasses, named by their place.
 
-    >>> from coset.inference.targets import Evaluated
+    >>> from coset.inference.sampling.targets import Evaluated
     >>> sorted(tensors_of(Evaluated(*[torch.zeros(1)] * 3)))
     ['state.buffers', 'state.energy', 'state.gradient']
     """

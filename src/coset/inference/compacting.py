@@ -10,7 +10,7 @@ from torch import Tensor
 from coset.alignment.many import match_stream
 from coset.alignment.match import By, match
 from coset.alignment.result import transpositions_of
-from coset.inference.adaptation import Moments
+from coset.inference.sampling.adaptation import Moments
 from coset.posterior.families import FitReport
 from coset.posterior.low_rank import LowRankGaussian
 from coset.posterior.unit_blocks import UnitBlocks

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.likelihood import Likelihood
-from coset.inference.chains import History
-from coset.inference.targets import Target
+from coset.inference.sampling.chains import History
+from coset.inference.sampling.targets import Target
 from coset.posterior.families import FitReport
 from coset.posterior.predict import apply_members
 

@@ -7,10 +7,10 @@ import torch
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.map_estimate import MaximumAPosteriori
-from coset.inference.members import member_seeds, report_of, starting_points
-from coset.inference.parallel import train_stacks
-from coset.inference.planning import plan
-from coset.inference.training import check_data
+from coset.inference.training.loop import check_data
+from coset.inference.training.members import member_seeds, report_of, starting_points
+from coset.inference.training.parallel import train_stacks
+from coset.inference.training.planning import plan
 from coset.posterior.families import Samples
 from coset.vocabulary import Progress, Weights
 

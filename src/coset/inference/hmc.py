@@ -10,11 +10,11 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.inference.adaptation import Warmup
-from coset.inference.chains import Length
 from coset.inference.checkpoint import Checkpoint
-from coset.inference.full_batch import sample
-from coset.inference.hamiltonian import (
+from coset.inference.sampling.adaptation import Warmup
+from coset.inference.sampling.chains import Length
+from coset.inference.sampling.full_batch import sample
+from coset.inference.sampling.hamiltonian import (
     DIVERGENT,
     Energy,
     HamiltonianState,

@@ -15,9 +15,9 @@ from coset.curvature.measure import Curvature, Cuts, Measured
 from coset.curvature.structures import Full
 from coset.curvature.tangent import Tangent, tangent_of
 from coset.errors import CosetError
-from coset.inference.grouping import Groups, group_weights, prior_of
+from coset.inference.precisions.grouping import Groups, group_weights, prior_of
+from coset.inference.precisions.tuning import ByEvidence, Tuner
 from coset.inference.subsets import Columns, LastLayer, Subnetwork
-from coset.inference.tuning import ByEvidence, Tuner
 from coset.linalg import Embedded, LinearOperator, cast, inverse, scale, shift
 from coset.posterior.evidence import spectrum_of
 from coset.posterior.families import FitReport

@@ -6,11 +6,11 @@ import torch
 
 from coset.bayes.batches import Data
 from coset.bayes.problem import Problem
-from coset.inference.members import member_seeds, report_of, starting_points
-from coset.inference.optimisers import Adam, Optimiser
-from coset.inference.recipe import Recipe
-from coset.inference.schedules import Cosine, Schedule
-from coset.inference.training import train_stack
+from coset.inference.training.loop import train_stack
+from coset.inference.training.members import member_seeds, report_of, starting_points
+from coset.inference.training.optimisers import Adam, Optimiser
+from coset.inference.training.recipe import Recipe
+from coset.inference.training.schedules import Cosine, Schedule
 from coset.posterior.families import PointMass
 from coset.vocabulary import Progress, Weights
 

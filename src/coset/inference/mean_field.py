@@ -13,11 +13,11 @@ from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.local_noise import LocalNoise, local_layers
 from coset.inference.map_estimate import MaximumAPosteriori
-from coset.inference.members import member_seeds, starting_points
-from coset.inference.noise import Noise, half_squares, is_learnt
-from coset.inference.optimisers import Adam, Optimiser
-from coset.inference.recipe import Recipe
-from coset.inference.schedules import Cosine, Schedule
+from coset.inference.training.members import member_seeds, starting_points
+from coset.inference.training.noise import Noise, half_squares, is_learnt
+from coset.inference.training.optimisers import Adam, Optimiser
+from coset.inference.training.recipe import Recipe
+from coset.inference.training.schedules import Cosine, Schedule
 from coset.posterior.families import FitReport
 from coset.posterior.low_rank import LowRankGaussian
 from coset.vocabulary import Batch, Progress, Weights

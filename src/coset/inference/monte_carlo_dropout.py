@@ -7,8 +7,8 @@ import torch
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.map_estimate import MaximumAPosteriori
-from coset.inference.members import member_seeds, report_of, starting_points
-from coset.inference.training import train_stack
+from coset.inference.training.loop import train_stack
+from coset.inference.training.members import member_seeds, report_of, starting_points
 from coset.posterior.random_masks import RandomMasks
 from coset.vocabulary import Progress, Weights
 from coset.weights.masks import DropoutSite, dropout_sites

@@ -10,9 +10,9 @@ from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.laplace import Laplace
 from coset.inference.map_estimate import MaximumAPosteriori
-from coset.inference.members import member_seeds, starting_points
 from coset.inference.method import Method
-from coset.inference.training import train_stack
+from coset.inference.training.loop import train_stack
+from coset.inference.training.members import member_seeds, starting_points
 from coset.posterior.families import FitReport, Mixture, Posterior
 from coset.posterior.predict import MonteCarlo, PredictionRule
 from coset.vocabulary import Progress, Weights

@@ -9,18 +9,18 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.inference.adaptation import Warmup
-from coset.inference.chains import Length
 from coset.inference.checkpoint import Checkpoint
-from coset.inference.full_batch import sample
-from coset.inference.hamiltonian import (
+from coset.inference.sampling.adaptation import Warmup
+from coset.inference.sampling.chains import Length
+from coset.inference.sampling.full_batch import sample
+from coset.inference.sampling.hamiltonian import (
     Energy,
     HamiltonianState,
     Point,
     fresh_momenta,
     single_step_acceptance,
 )
-from coset.inference.trees import grow
+from coset.inference.sampling.trees import grow
 from coset.posterior.families import Samples
 from coset.vocabulary import Progress, Weights
 

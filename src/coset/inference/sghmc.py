@@ -9,9 +9,15 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.inference.chains import Length
 from coset.inference.checkpoint import Checkpoint
-from coset.inference.stochastic import Cyclical, Step, StochasticState, check_settings, sample
+from coset.inference.sampling.chains import Length
+from coset.inference.sampling.stochastic import (
+    Cyclical,
+    Step,
+    StochasticState,
+    check_settings,
+    sample,
+)
 from coset.posterior.families import Samples
 from coset.vocabulary import Progress, Weights
 

@@ -14,7 +14,7 @@ from coset.curvature.measure import UNCUT, Cuts, Measured, gradient_rows
 from coset.curvature.structures import DiagonalOnly, Full
 from coset.curvature.tangent import Tangent
 from coset.errors import CosetError
-from coset.inference.grouping import Groups
+from coset.inference.precisions.grouping import Groups
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
 

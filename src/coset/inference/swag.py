@@ -8,16 +8,16 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.inference.adaptation import Moments
 from coset.inference.batch_norm import refresh_statistics
 from coset.inference.map_estimate import MaximumAPosteriori
-from coset.inference.members import member_seeds, report_of, starting_points
-from coset.inference.optimisers import SGD
-from coset.inference.recipe import Recipe
-from coset.inference.schedules import Constant
-from coset.inference.step_sizes import largest_curvature
-from coset.inference.targets import FullBatch
-from coset.inference.training import Trained, TrainingState, train_stack
+from coset.inference.sampling.adaptation import Moments
+from coset.inference.sampling.step_sizes import largest_curvature
+from coset.inference.sampling.targets import FullBatch
+from coset.inference.training.loop import Trained, TrainingState, train_stack
+from coset.inference.training.members import member_seeds, report_of, starting_points
+from coset.inference.training.optimisers import SGD
+from coset.inference.training.recipe import Recipe
+from coset.inference.training.schedules import Constant
 from coset.posterior.families import FitReport, Posterior, Samples
 from coset.posterior.low_rank import LowRankGaussian
 from coset.vocabulary import Progress, Weights

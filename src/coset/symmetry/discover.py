@@ -9,6 +9,10 @@ from torch import Tensor, nn
 
 from coset.errors import CosetError
 from coset.symmetry.action import region
+from coset.symmetry.analysis.factors import Factory, pinned_axes
+from coset.symmetry.analysis.invariances import find_invariances
+from coset.symmetry.analysis.scales import Search, find_scalings
+from coset.symmetry.analysis.walk import Structure, settle
 from coset.symmetry.by_hand import group_by_hand
 from coset.symmetry.check import (
     Probe,
@@ -16,20 +20,16 @@ from coset.symmetry.check import (
     changes,
     read_entries,
 )
+from coset.symmetry.describing.reasons import axis_reasons
 from coset.symmetry.elements import (
     PermutationFactor,
     Pinned,
     ScalingFactor,
     Site,
 )
-from coset.symmetry.factors import Factory, pinned_axes
 from coset.symmetry.graph import Example, Graph
 from coset.symmetry.group import SymmetryGroup
-from coset.symmetry.invariances import find_invariances
-from coset.symmetry.reasons import axis_reasons
-from coset.symmetry.scales import Search, find_scalings
 from coset.symmetry.tracing import trace
-from coset.symmetry.walk import Structure, settle
 from coset.symmetry.written import FactorByHand
 from coset.vocabulary import Weights
 from coset.weights.network import weights_of

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from coset.symmetry.digits import Block
+from coset.symmetry.analysis.digits import Block
 
 Domain = Literal["positive", "sign", "nonzero"]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from coset.errors import CosetError
-from coset.symmetry import describe
 from coset.symmetry.action import permute_tensor, scale_tensor_
+from coset.symmetry.describing import describe
 from coset.symmetry.elements import (
     Element,
     PermutationFactor,

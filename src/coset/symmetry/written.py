@@ -9,7 +9,7 @@ from typing import get_args
 from torch import nn
 
 from coset.errors import CosetError
-from coset.symmetry.describe import site_axes
+from coset.symmetry.describing.describe import site_axes
 from coset.symmetry.elements import (
     Domain,
     PermutationFactor,

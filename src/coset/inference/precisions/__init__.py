@@ -1,0 +1,1 @@
+"""Prior precisions: which weights share one, and their values by the evidence."""

@@ -1,0 +1,334 @@
+"""Prior precisions and noise by the evidence of the tangent model."""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coset.bayes.batches import Data
+from coset.bayes.likelihood import GaussianNoise, HeteroscedasticGaussian, Likelihood
+from coset.curvature.measure import Curvature, Cuts, Measured
+from coset.curvature.tangent import Form, Mean, Point, Tangent
+from coset.errors import CosetError
+from coset.inference.precisions.grouping import Grouping, Groups
+from coset.linalg import LinearOperator, cast, inverse, scale, shift, solve
+from coset.posterior.evidence import Spectrum, best_precision, bounds, spectrum_of, switched_off
+
+
+@dataclass(frozen=True)
+class ByEvidence:
+    """Finds prior precisions and noise by maximising the evidence, without validation data.
+
+    Attributes:
+        mean: Where the evidence is taken.  ``"tangent"``: at the mode ``θ*`` of the tangent model,
+            for which it is the evidence; ``"network"``: at the trained weights, as is common, and
+            usually far too small a precision; ``"newton"``: one Newton step from them.
+        form: ``"full"``: ``f + J (θ - θ̃)``; ``"simple"``: ``J θ``; ``"auto"``: full for regression,
+            simple for classes.
+        hessian: Output curvature at the ``"tangent"`` mode or at the ``"network"``; ``"auto"``: the
+            mode for classes, where a network sure of its training data has almost none.
+        groups: Which weights share a precision; ``"normalised"`` gives one to each scale that a
+            norm divides out and one to all other weights.
+        noise: Whether a :class:`coset.GaussianNoise` without a value is tuned as well.
+        validation: Held-out data that may shrink the covariance by one factor between 0 and 1; 0 is
+            the network by itself.
+        steps: How often mode and precisions are found in turn.  ``None``: to convergence for
+            regression, five times for classes.
+    """
+
+    mean: Mean = "tangent"
+    form: Literal["auto", "full", "simple"] = "auto"
+    hessian: Literal["auto", "tangent", "network"] = "auto"
+    groups: Grouping = "normalised"
+    noise: bool = True
+    validation: "Data | None" = None
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        choices = {
+            "mean": ("tangent", "network", "newton"),
+            "form": ("auto", "full", "simple"),
+            "hessian": ("auto", "tangent", "network"),
+            "groups": ("single", "layer", "normalised"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise CosetError(
+                    f"got {name}={getattr(self, name)!r}", f"needed one of {', '.join(allowed)}"
+                )
+
+    def settled(self, likelihood: Likelihood) -> "ByEvidence":
+        """Without ``"auto"``."""
+        gaussian = isinstance(likelihood, GaussianNoise | HeteroscedasticGaussian)
+        at_network = gaussian or self.mean != "tangent"
+        form = ("full" if at_network else "simple") if self.form == "auto" else self.form
+        hessian = (
+            ("network" if at_network else "tangent") if self.hessian == "auto" else self.hessian
+        )
+        return replace(self, form=form, hessian=hessian)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What tuning found.
+
+    Attributes:
+        precision: Of each group.
+        noise_precision: ``1 / σ²``; one where nothing was learnt.
+        curvature: At unit noise, with the output Hessian where it was asked for.
+        log_evidence: With all constants.
+        diagnostics: Named numbers.
+        warnings: What a reader should know.
+    """
+
+    precision: Float[Tensor, " g"]
+    noise_precision: float
+    curvature: Measured
+    log_evidence: float
+    diagnostics: dict[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _State:
+    """Between two steps of tuning."""
+
+    precision: Float[Tensor, " g"]
+    noise: float
+    measured: Measured
+    spectrum: Spectrum
+    point: Point | None = None
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """One tuning: the tangent model, the curvature and the groups."""
+
+    settings: ByEvidence
+    tangent: Tangent
+    curvature: Curvature
+    groups: Groups
+    learn_noise: bool
+    cuts: Cuts
+
+    @property
+    def form(self) -> Form:
+        """The settled form."""
+        assert self.settings.form != "auto"
+        return self.settings.form
+
+    def run(self, measured: Measured) -> Tuned:
+        """Finds mode and precisions in turn.
+
+        A regression that is small enough is tuned with the exact curvature of the tangent model,
+        whatever structure its posterior has: there the evidence is exact.
+        """
+        tuned = self._run(Measured(self.tangent.exact_curvature()) if self._exact else measured)
+        return replace(tuned, curvature=measured) if self._exact else tuned
+
+    def _run(self, measured: Measured) -> Tuned:
+        state = self._first(measured)
+        steps = self._steps()
+        best: tuple[float, _State] | None = None
+        for step in range(steps):
+            state = self._with_mode(state)
+            if self.settings.hessian == "tangent" and step < 3:
+                state = self._refreshed(state)
+                best = None
+            value = self._log_evidence(state)
+            if best is not None and value < best[0] - 1e-9 * abs(best[0]) and step + 1 < steps:
+                # the fixed point went too far: go back half the way
+                middle = (best[1].precision * state.precision).sqrt()
+                state = replace(
+                    state, precision=middle, noise=math.sqrt(best[1].noise * state.noise)
+                )
+                best = (value, state)
+                continue
+            best = (value, state)
+            fresh = self._updated(state)
+            change = self._change(state, fresh)
+            state = fresh
+            if change < (1e-6 if self._exact else 1e-3):
+                break
+        state = self._with_mode(state)
+        return self._result(state)
+
+    @property
+    def _exact(self) -> bool:
+        return (
+            self.settings.mean == "tangent"
+            and isinstance(self.tangent.likelihood, GaussianNoise)
+            and self.tangent.is_small
+        )
+
+    def _steps(self) -> int:
+        if self.settings.steps is not None:
+            return self.settings.steps
+        if self.settings.mean == "network" and self.settings.hessian == "network":
+            return 100 if self.learn_noise else 1
+        if isinstance(self.tangent.likelihood, GaussianNoise):
+            return 200 if self._exact else 10
+        return 5
+
+    def _first(self, measured: Measured) -> _State:
+        """``λ_g = D_g / |θ̃_g|²``: the only start that follows every rescaling of a group."""
+        flat = self.tangent.layout.flatten(self.tangent.weights).double()
+        count = len(self.groups.names)
+        spectrum = spectrum_of(measured.operator, self.groups.labels, count)
+        norms = self._norms(flat)
+        start = torch.where(norms > 0, spectrum.sizes / norms.clamp_min(1e-300), 1.0)
+        noise = 1.0
+        if self.learn_noise:
+            noise = 1 / max(float(self._squares(self.tangent.outputs)) / self._count, 1e-24)
+        return _State(start, noise, measured, spectrum)
+
+    @property
+    def _count(self) -> int:
+        return self.tangent.outputs.numel()
+
+    def _squares(self, outputs: Tensor) -> Tensor:
+        return (outputs - self.tangent.targets.reshape(outputs.shape)).double().square().sum()
+
+    def _norms(self, flat: Float[Tensor, " p"]) -> Float[Tensor, " g"]:
+        norms = flat.new_zeros(len(self.groups.names), dtype=torch.float64)
+        return norms.index_add_(0, self.groups.labels, flat.double().square())
+
+    def _model(self, state: _State) -> Tangent:
+        if not self.learn_noise:
+            return self.tangent
+        return self.tangent.with_likelihood(GaussianNoise(state.noise**-0.5))
+
+    def _flat(self, state: _State) -> Float[Tensor, " p"]:
+        like = self.tangent.outputs
+        return state.precision[self.groups.labels].to(like)
+
+    def _system(self, state: _State) -> LinearOperator:
+        operator = state.measured.operator
+        scaled = operator if state.noise == 1 else scale(operator, state.noise)
+        return shift(scaled, state.precision[self.groups.labels])
+
+    def _with_mode(self, state: _State) -> _State:
+        """The weights at which the evidence is taken, for the present precisions."""
+        model, mean = self._model(state), self.settings.mean
+        if mean == "network":
+            return replace(state, point=model.start(self.form, at_network=True))
+        if mean == "newton":
+            return replace(state, point=self._newton(model, state))
+        start = state.point
+        if self.tangent.is_small:
+            found = model.find_mode(self._flat(state), self.form, start=start, tolerance=1e-11)
+            return replace(state, point=found)
+        near = cast(inverse(self._system(state)), self.tangent.outputs.dtype)
+        found = model.find_mode(
+            self._flat(state),
+            self.form,
+            start=start,
+            preconditioner=near,
+            tolerance=1e-3,
+            # precisions hardly change beyond a tenth of the way left: a few crude steps suffice
+            steps=1 if start is not None else 2,
+            iterations=8,
+        )
+        return replace(state, point=replace(found, converged=True))
+
+    def _newton(self, model: Tangent, state: _State) -> Point:
+        """One step with the *same* curvature on both sides: ``(K + Λ)⁻¹ (K θ̃ - d)``."""
+        start = model.start(self.form, at_network=True)
+        zero = torch.zeros_like(self._flat(state))
+        slope = model.gradient(start, zero).double().unsqueeze(1)
+        operator = scale(state.measured.operator, state.noise)
+        target = operator.matmat(start.flat.double().unsqueeze(1)) - slope
+        flat = solve(self._system(state), target).squeeze(1).to(start.flat)
+        return Point(flat, start.outputs)
+
+    def _refreshed(self, state: _State) -> _State:
+        """The curvature with the output Hessian at the mode."""
+        point = state.point
+        if self.settings.mean != "tangent":
+            model = self._model(state)
+            point = model.find_mode(self._flat(state), self.form, tolerance=1e-3, steps=5)
+        assert point is not None
+        measured = self.curvature.build(
+            self.tangent.problem,
+            self.tangent.weights,
+            self.tangent.layout,
+            outputs=point.outputs,
+            previous=state.measured,
+            cuts=self.cuts,
+        )
+        spectrum = spectrum_of(measured.operator, self.groups.labels, len(self.groups.names))
+        return replace(state, measured=measured, spectrum=spectrum)
+
+    def _updated(self, state: _State) -> _State:
+        """MacKay's updates of precisions and noise, for fixed weights and curvature."""
+        assert state.point is not None
+        norms = self._norms(state.point.flat)
+        precision, noise = state.precision, state.noise
+        spectrum = state.spectrum if noise == 1 else state.spectrum.scaled(noise)
+        # where the mode moves with the precision, one step of the fixed point; else its end
+        # (operators that groups cut across cost a factorisation a sweep: a few, in every step)
+        sweeps = 1 if self._exact else (3 if spectrum.rest else 200)
+        precision = best_precision(spectrum, norms, precision, sweeps=sweeps)
+        if self.learn_noise:
+            gamma = float(spectrum.effective(precision).sum())
+            squares = max(float(self._squares(state.point.outputs)), 1e-24)
+            noise = max(self._count - gamma, 1e-3 * self._count) / squares
+        return replace(state, precision=precision, noise=noise)
+
+    def _change(self, before: _State, after: _State) -> float:
+        low, high = bounds(after.spectrum.scaled(after.noise))
+        inside = (after.precision > 2 * low) & (after.precision < high / 2)
+        moved = (after.precision / before.precision).log().abs()[inside]
+        noise = abs(math.log(after.noise / before.noise))
+        return max(noise, float(moved.max()) if len(moved) else 0.0)
+
+    def _log_evidence(self, state: _State) -> float:
+        assert state.point is not None
+        model, flat = self._model(state), self._flat(state).double()
+        point = state.point
+        spectrum = state.spectrum.scaled(state.noise)
+        volume = float(spectrum.half_logdet(state.precision))
+        if self.settings.mean == "newton":
+            start = model.start(self.form, at_network=True)
+            gradient = model.gradient(start, self._flat(state)).double().unsqueeze(1)
+            gain = float((gradient * solve(self._system(state), gradient)).sum()) / 2
+            return self._joint(model, start, flat) + gain - volume
+        return self._joint(model, point, flat) - volume
+
+    @staticmethod
+    def _joint(model: Tangent, point: Point, precision: Tensor) -> float:
+        fit = float(model.log_likelihood(point.outputs.double()))
+        return fit - float((precision * point.flat.double().square()).sum()) / 2
+
+    def _result(self, state: _State) -> Tuned:
+        spectrum = state.spectrum.scaled(state.noise)
+        gamma = spectrum.effective(state.precision)
+        warnings = list(self.groups.notes)
+        off = switched_off(spectrum, state.precision)
+        if off:
+            listed = ", ".join(self.groups.names[group] for group in off[:4])
+            warnings.append(
+                f"{len(off)} of {len(gamma)} groups switched off (the data say nothing of them): "
+                + listed
+                + (" …" if len(off) > 4 else "")
+            )
+        if state.point is not None and not state.point.converged:
+            warnings.append("the mode of the tangent model was not found to full accuracy")
+        diagnostics = {
+            "effective_weights": float(gamma.sum()),
+            "groups": float(len(gamma)),
+            "median_precision": float(state.precision.median()),
+        }
+        if self.learn_noise:
+            diagnostics["noise"] = state.noise**-0.5
+        return Tuned(
+            state.precision,
+            state.noise,
+            state.measured,
+            self._log_evidence(state),
+            diagnostics,
+            tuple(warnings),
+        )

@@ -1,0 +1,110 @@
+"""The leapfrog integrator and the state that Hamiltonian samplers share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coset.inference.sampling.adaptation import Adaptation
+from coset.inference.sampling.targets import Evaluated
+
+DIVERGENT = 1000.0
+"""An energy error beyond which the integrator has lost the trajectory (as in Stan)."""
+
+Energy = Callable[[Float[Tensor, "m p"]], Evaluated]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Chains in phase space."""
+
+    positions: Float[Tensor, "m p"]
+    momenta: Float[Tensor, "m p"]
+    energy: Float[Tensor, " m"]
+    gradient: Float[Tensor, "m p"]
+
+    def hamiltonian(self, inverse_mass: Float[Tensor, " p"]) -> Float[Tensor, " m"]:
+        """``U(w) + ½ r M⁻¹ r``."""
+        return self.energy + (inverse_mass * self.momenta.square()).sum(1) / 2
+
+
+@dataclass(frozen=True)
+class HamiltonianState:
+    """The chains and what the warm-up has learnt."""
+
+    positions: Float[Tensor, "m p"]
+    buffers: Float[Tensor, "m q"]
+    energy: Float[Tensor, " m"]
+    gradient: Float[Tensor, "m p"]
+    adaptation: Adaptation
+
+
+def leapfrog(
+    energy: Energy,
+    point: Point,
+    step: float | Float[Tensor, "m 1"],
+    inverse_mass: Float[Tensor, " p"],
+    count: int = 1,
+) -> Point:
+    """``count`` leapfrog steps: half a kick, a drift, half a kick; neighbouring halves joined.
+
+    >>> square = lambda w: Evaluated(w.square().sum(1) / 2, w, w[:, :0])
+    >>> one = torch.ones(1, 1)
+    >>> after = leapfrog(square, Point(one, 0 * one, one[0] / 2, one), 0.1, one[0])
+    >>> after.positions.item()  # 1 - 0.1² / 2
+    0.995...
+    """
+    positions, gradient, value = point.positions, point.gradient, point.energy
+    momenta = point.momenta - step / 2 * gradient
+    for number in range(count):
+        positions = positions + step * inverse_mass * momenta
+        found = energy(positions)
+        gradient, value = found.gradient, found.energy
+        momenta = momenta - (step if number + 1 < count else step / 2) * gradient
+    return Point(positions, momenta, value, gradient)
+
+
+def fresh_momenta(
+    positions: Float[Tensor, "m p"],
+    inverse_mass: Float[Tensor, " p"],
+    *,
+    generator: torch.Generator,
+) -> Float[Tensor, "m p"]:
+    """Momenta from ``N(0, M)``."""
+    noise = torch.randn(
+        positions.shape, dtype=positions.dtype, device=positions.device, generator=generator
+    )
+    return noise * inverse_mass.rsqrt()
+
+
+def single_step_acceptance(
+    energy: Energy,
+    positions: Float[Tensor, "m p"],
+    value: Float[Tensor, " m"],
+    gradient: Float[Tensor, "m p"],
+    *,
+    generator: torch.Generator,
+) -> Callable[[float, Tensor], float]:
+    """The mean acceptance of one leapfrog step as a function of its size and the inverse mass."""
+    seed = int(torch.randint(2**62, (), generator=generator))
+
+    def acceptance(step: float, inverse_mass: Tensor) -> float:
+        fixed = torch.Generator(generator.device).manual_seed(seed)
+        momenta = fresh_momenta(positions, inverse_mass, generator=fixed)
+        before = Point(positions, momenta, value, gradient)
+        after = leapfrog(energy, before, step, inverse_mass)
+        error = after.hamiltonian(inverse_mass) - before.hamiltonian(inverse_mass)
+        return float(acceptance_of(error).mean())
+
+    return acceptance
+
+
+def acceptance_of(error: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
+    """``min(1, exp(-error))``; an error that is not finite is never accepted.
+
+    >>> acceptance_of(torch.tensor([-1.0, float("nan")]))
+    tensor([1., 0.])
+    """
+    return torch.where(error.isfinite(), (-error).clamp_max(0).exp(), 0.0)

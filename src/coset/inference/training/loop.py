@@ -1,0 +1,345 @@
+"""The training loop: all members of a stack, step by step.
+
+There is one loop.  A single network is a stack of one, and members that cannot be vectorised are
+evaluated in turn inside a step (:mod:`coset.inference.training.gradients`).
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coset.bayes.batches import Batches
+from coset.bayes.problem import Problem
+from coset.errors import CosetError
+from coset.inference.training.gradients import (
+    Evaluate,
+    Objective,
+    choose,
+    evaluation_losses,
+    one_by_one,
+)
+from coset.inference.training.noise import Noise, half_squares, is_learnt
+from coset.inference.training.recipe import Recipe
+from coset.inference.training.stopping import Best
+from coset.inference.training.updates import Updates, clip
+from coset.vocabulary import Batch, Progress, Weights
+
+_REPORTS_PER_SECOND = 4
+_MASKS = 0x5DEECE66D  # sets the seeds of dropout apart from those of the data order
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training found.
+
+    Attributes:
+        weights: The members, as a stack.
+        losses: Mean negative log-likelihood of each member on the data that measure it: the
+            validation data, or its last epoch.
+        variances: Learnt noise variance of each member, where it is learnt.
+        epochs: Epochs each member was trained for.
+        steps: Steps of the longest training.
+    """
+
+    weights: Weights
+    losses: Float[Tensor, " m"]
+    variances: Float[Tensor, " m"] | None
+    epochs: tuple[int, ...]
+    steps: int
+
+
+@dataclass
+class TrainingState:
+    """Everything that changes during training, so that it could be written down and taken up.
+
+    Attributes:
+        numbers: Which member each row of the stack is; rows leave when their member stops.
+        weights: Parameters and buffers of the members, as a stack.
+        updates: The optimiser with its state.
+        orders: One generator a member for the order of its data.
+        masks: One generator a member for its dropout.
+        noise: Learnt noise, if there is one.
+        losses: Mean losses over the last epoch.
+        best: The best weights so far by the validation data, if there are any.
+        epoch: Epochs done.
+        step: Steps done.
+    """
+
+    numbers: list[int]
+    weights: Weights
+    updates: Updates
+    orders: list[torch.Generator]
+    masks: list[torch.Generator]
+    noise: Noise | None
+    losses: Float[Tensor, " m"]
+    best: Best | None = None
+    epoch: int = 0
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Everything that stays as it is during training."""
+
+    problem: Problem
+    recipe: Recipe
+    objective: Objective
+    evaluate: Evaluate
+    validation: Batches | None
+    progress: Callable[[TrainingState], None]
+
+    @property
+    def epochs(self) -> int:
+        return self.recipe.passes(self.problem.train.size)
+
+    @property
+    def batches(self) -> int:
+        return self.recipe.batches(self.problem.train.size)
+
+    def losses(self, weights: Weights, data: Batches) -> Float[Tensor, " m"]:
+        vectorised = self.evaluate is not one_by_one
+        return evaluation_losses(self.objective, weights, data, vectorised=vectorised)
+
+
+def train_stack(
+    problem: Problem,
+    starts: Weights,
+    recipe: Recipe,
+    seeds: Sequence[int],
+    *,
+    progress: Progress | None = None,
+    on_epoch: Callable[[TrainingState], None] | None = None,
+) -> Trained:
+    """Trains all members of a stack, each as if it were alone.
+
+    Args:
+        problem: What to fit.
+        starts: The members' first weights, as a stack; they are not changed.
+        recipe: How to train.
+        seeds: One a member, for the order of its data and for its dropout.
+        progress: Told a few times a second how far training is.
+        on_epoch: Called with the state after every epoch, to collect iterates.
+
+    Raises:
+        CosetError: If the data do not fit the network, or a loss stops being finite.
+    """
+    check_data(problem, recipe)
+    with own_randomness(seeds[0]):
+        return train_in_thread(problem, starts, recipe, seeds, progress=progress, on_epoch=on_epoch)
+
+
+def check_data(problem: Problem, recipe: Recipe) -> None:
+    """Refuses data, for training or held out, that do not fit the network."""
+    problem.check()
+    held_out = recipe.held_out()
+    if held_out is not None:
+        replace(problem, train=held_out).check()
+
+
+@contextmanager
+def own_randomness(seed: int) -> Iterator[None]:
+    """Seeds torch's own generator for random operations other than dropout; puts it back after."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def train_in_thread(
+    problem: Problem,
+    starts: Weights,
+    recipe: Recipe,
+    seeds: Sequence[int],
+    *,
+    first: int = 0,
+    progress: Progress | None = None,
+    on_epoch: Callable[[TrainingState], None] | None = None,
+) -> Trained:
+    """The loop of :func:`train_stack`, without what only one thread may do: checks and seeds.
+
+    Messages count members from ``first``.
+    """
+    run, state = _begin(problem, starts, recipe, seeds, progress)
+    state.numbers = [first + number for number in state.numbers]
+    finished: dict[int, Trained] = {}
+    while state.epoch < run.epochs and state.numbers:
+        _train_epoch(run, state)
+        if run.validation is not None:
+            _validate(run, state, finished)
+        if on_epoch is not None:
+            on_epoch(state)
+    if progress is not None and state.epoch < run.epochs:
+        progress(1.0, f"stopped after epoch {state.epoch}")
+    _finish(run, state, torch.arange(len(state.numbers)), finished)
+    return join([finished[first + number] for number in range(len(seeds))])
+
+
+def _begin(
+    problem: Problem,
+    starts: Weights,
+    recipe: Recipe,
+    seeds: Sequence[int],
+    progress: Progress | None,
+) -> tuple[_Run, TrainingState]:
+    network = problem.network
+    weights = {
+        name: tensor.detach().clone(memory_format=torch.contiguous_format)
+        for name, tensor in starts.items()
+    }
+    learnt = is_learnt(problem.likelihood)
+    objective = Objective(network, half_squares if learnt else problem.likelihood.log_prob)
+    validation = recipe.held_out()
+    first = problem.train.rows(torch.arange(min(2, problem.train.size)).expand(len(seeds), -1))
+    evaluate = choose(objective, weights, first, size=min(recipe.batch_size, problem.train.size))
+    steps = recipe.passes(problem.train.size) * recipe.batches(problem.train.size)
+    run = _Run(problem, recipe, objective, evaluate, validation, _throttled(progress, steps))
+    state = TrainingState(
+        numbers=list(range(len(seeds))),
+        weights=weights,
+        updates=Updates.of(recipe.optimiser, problem, network.layout.restrict(weights)),
+        orders=[torch.Generator().manual_seed(seed) for seed in seeds],
+        masks=[torch.Generator().manual_seed(seed ^ _MASKS) for seed in seeds],
+        noise=_first_noise(run, weights) if learnt else None,
+        losses=torch.full((len(seeds),), torch.nan),
+    )
+    return run, state
+
+
+def _first_noise(run: _Run, weights: Weights) -> Noise:
+    inputs, targets = next(iter(run.problem.train))
+    vectorised = run.evaluate is not one_by_one
+    losses = evaluation_losses(run.objective, weights, [(inputs, targets)], vectorised=vectorised)
+    return Noise.first(losses, targets.shape[1:].numel())
+
+
+def _train_epoch(run: _Run, state: TrainingState) -> None:
+    size = run.problem.train.size
+    order = torch.stack([torch.randperm(size, generator=g) for g in state.orders])
+    total = torch.zeros(())
+    for index in order.tensor_split(run.batches, dim=1):
+        losses = _train_step(run, state, run.problem.train.rows(index))
+        total = total + losses * index.shape[1]
+        run.progress(state)
+    losses = total / size
+    if state.noise is not None:
+        state.noise = state.noise.updated(losses)
+        losses = state.noise.losses(losses)
+    state.losses = losses
+    state.epoch += 1
+
+
+def _train_step(run: _Run, state: TrainingState, batch: Batch) -> Float[Tensor, " m"]:
+    recipe = run.recipe
+    done = state.step / (run.epochs * run.batches)
+    rate = recipe.optimiser.learning_rate * recipe.schedule.factor(done)
+    first = next(iter(state.weights.values()))
+    scale = first.new_ones(len(first)) if state.noise is None else 1 / state.noise.variance
+    evaluation = run.evaluate(run.objective, state.weights, batch, scale, state.masks)
+    _require_finite(evaluation.losses, state, rate)
+    gradients = evaluation.gradients
+    if recipe.clip is not None:
+        gradients = clip(gradients, recipe.clip)
+    state.updates.apply(gradients, rate)
+    state.weights.update(evaluation.buffers)
+    state.step += 1
+    return evaluation.losses
+
+
+def _require_finite(losses: Float[Tensor, " m"], state: TrainingState, rate: float) -> None:
+    finite = losses.isfinite()
+    if bool(finite.all()):
+        return
+    row = int((~finite).nonzero()[0])
+    raise CosetError(
+        f"got a loss of {float(losses[row])} at step {state.step + 1} (epoch {state.epoch + 1}) "
+        f"with a learning rate of {rate:g}, in member {state.numbers[row]}",
+        "needed finite losses",
+        "lower the learning rate, clip the gradient, or look for such numbers in the data",
+    )
+
+
+def _validate(run: _Run, state: TrainingState, finished: dict[int, Trained]) -> None:
+    """Keeps the best weights of each member and lets go of those that have lost patience."""
+    assert run.validation is not None
+    losses = run.losses(state.weights, run.validation)
+    if state.noise is not None:
+        losses = state.noise.losses(losses)
+    if state.best is None:
+        state.best = Best.first(losses, state.weights)
+    else:
+        state.best = state.best.updated(losses, state.weights)
+    stops = state.best.stale >= run.recipe.patience
+    if bool(stops.any()):
+        _finish(run, state, stops.nonzero().flatten(), finished)
+        _keep(run, state, (~stops).nonzero().flatten())
+
+
+def _keep(run: _Run, state: TrainingState, rows: Tensor) -> None:
+    """Shrinks the stack to some of its rows."""
+    chosen = rows.tolist()
+    state.numbers = [state.numbers[row] for row in chosen]
+    state.orders = [state.orders[row] for row in chosen]
+    state.masks = [state.masks[row] for row in chosen]
+    state.losses = state.losses[rows]
+    state.noise = None if state.noise is None else state.noise.select(rows)
+    state.best = None if state.best is None else state.best.select(rows)
+    state.updates = state.updates.select(run.recipe.optimiser, run.problem, rows)
+    state.weights = {
+        name: state.updates.parameters.get(name, tensor[rows])
+        for name, tensor in state.weights.items()
+    }
+
+
+def _finish(run: _Run, state: TrainingState, rows: Tensor, finished: dict[int, Trained]) -> None:
+    """Writes down what training found for some rows."""
+    if not len(rows):
+        return
+    kept, losses = state.weights, state.losses
+    if state.best is not None:
+        kept, losses = state.best.weights, state.best.losses
+    weights = {name: tensor[rows] for name, tensor in kept.items()}
+    losses, variances = losses[rows], None
+    if state.noise is not None:
+        # held-out residuals where we have them: those of the training data flatter the network
+        half = run.losses(weights, run.validation or run.problem.train)
+        noise = state.noise.select(rows).updated(half)
+        losses, variances = noise.losses(half), noise.variance
+    for place, row in enumerate(rows.tolist()):
+        part = slice(place, place + 1)
+        finished[state.numbers[row]] = Trained(
+            {name: tensor[part] for name, tensor in weights.items()},
+            losses[part],
+            None if variances is None else variances[part],
+            (state.epoch,),
+            state.step,
+        )
+
+
+def join(parts: Sequence[Trained]) -> Trained:
+    """Puts stacks of members side by side."""
+    variances = [part.variances for part in parts if part.variances is not None]
+    return Trained(
+        {name: torch.cat([part.weights[name] for part in parts]) for name in parts[0].weights},
+        torch.cat([part.losses for part in parts]),
+        torch.cat(variances) if variances else None,
+        tuple(epochs for part in parts for epochs in part.epochs),
+        max(part.steps for part in parts),
+    )
+
+
+def _throttled(progress: Progress | None, steps: int) -> Callable[[TrainingState], None]:
+    """Passes on a few reports a second."""
+    last = 0.0
+
+    def report(state: TrainingState) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if progress is not None and (now - last >= 1 / _REPORTS_PER_SECOND or state.step == steps):
+            last = now
+            progress(state.step / steps, f"epoch {state.epoch + 1}, step {state.step} of {steps}")
+
+    return report

@@ -1,0 +1,64 @@
+"""Where members begin, and what is reported of them in the end."""
+
+from collections.abc import Sequence
+
+import torch
+
+from coset.bayes.likelihood import GaussianNoise
+from coset.bayes.problem import Problem
+from coset.errors import CosetError
+from coset.inference.training.loop import Trained
+from coset.posterior.families import FitReport
+from coset.vocabulary import Weights
+from coset.weights.stacking import check_fit, stack
+
+_START = 0x2545F4914F6CDD1D  # sets the seeds of first weights apart from those of the data order
+
+
+def member_seeds(members: int, generator: torch.Generator) -> list[int]:
+    """One seed a member.
+
+    >>> len(member_seeds(3, torch.Generator().manual_seed(0)))
+    3
+    """
+    if members < 1:
+        raise CosetError(f"got {members} members", "needed at least one")
+    return [int(seed) for seed in torch.randint(2**62, (members,), generator=generator)]
+
+
+def starting_points(problem: Problem, start: Weights | None, seeds: Sequence[int]) -> Weights:
+    """The first weights of all members, as a stack.
+
+    Args:
+        problem: Whose network is trained.
+        start: ``None``: fresh weights for each member.  The weights of one network: all members
+            begin there.  A stack of as many members: each begins at its own.
+        seeds: One a member.
+    """
+    network = problem.network
+    if start is None:
+        generators = [torch.Generator().manual_seed(seed ^ _START) for seed in seeds]
+        return stack([network.initialise(generator) for generator in generators])
+    known = {name: tensor for name, tensor in start.items() if name in network.weights}
+    if any(tensor.dim() > network.weights[name].dim() for name, tensor in known.items()):
+        shapes = {n: w.expand(len(seeds), *w.shape) for n, w in network.weights.items()}
+        check_fit(start, shapes, what="a stack to start from")
+        return start
+    check_fit(start, network.weights, what="weights to start from")
+    return {name: tensor.expand(len(seeds), *tensor.shape) for name, tensor in start.items()}
+
+
+def report_of(trained: Trained) -> FitReport:
+    """The learnt noise and the numbers of a training.
+
+    A mixture of members with noise variances ``σ²`` has the mean of them as its own.
+    """
+    likelihood = None
+    if trained.variances is not None:
+        likelihood = GaussianNoise(float(trained.variances.mean().sqrt()))
+    diagnostics = {
+        "loss": float(trained.losses.mean()),
+        "epochs": float(max(trained.epochs)),
+        "steps": float(trained.steps),
+    }
+    return FitReport(likelihood=likelihood, diagnostics=diagnostics)

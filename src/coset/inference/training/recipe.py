@@ -1,0 +1,66 @@
+"""How a network is trained, apart from where it starts."""
+
+from dataclasses import dataclass, field
+from math import ceil
+
+from coset.bayes.batches import Batches, Data, as_batches
+from coset.errors import CosetError
+from coset.inference.training.optimisers import Adam, Optimiser
+from coset.inference.training.schedules import Cosine, Schedule
+
+_STEPS = 2000
+_EPOCHS = 10
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The settings of a training run.
+
+    Attributes:
+        optimiser: :class:`SGD` or :class:`Adam`.
+        schedule: What the learning rate is multiplied by as training goes on.
+        epochs: Passes over the data.  ``None``: as many as give 2,000 steps, and at least 10.
+        batch_size: Examples a step at most; an epoch is cut into batches of nearly equal size.
+        clip: Largest norm of the gradient of the likelihood, one member at a time.
+        validation: Held-out data that choose the epoch whose weights are kept.
+        patience: Epochs without a better validation loss after which a member stops.
+    """
+
+    optimiser: Optimiser = field(default_factory=Adam)
+    schedule: Schedule = field(default_factory=Cosine)
+    epochs: int | None = None
+    batch_size: int = 64
+    clip: float | None = None
+    validation: "Data | None" = None
+    patience: int = 10
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("epochs", self.epochs),
+            ("batch_size", self.batch_size),
+            ("patience", self.patience),
+        ):
+            if value is not None and value < 1:
+                raise CosetError(f"got {name}={value}", "needed at least one")
+        if self.clip is not None and not self.clip > 0:
+            raise CosetError(f"got clip={self.clip}", "needed a positive norm, or None")
+
+    def batches(self, size: int) -> int:
+        """Steps in an epoch over ``size`` examples.
+
+        >>> Recipe(batch_size=64).batches(65)
+        2
+        """
+        return ceil(size / self.batch_size)
+
+    def passes(self, size: int) -> int:
+        """Epochs of a training on ``size`` examples.
+
+        >>> Recipe(batch_size=10).passes(100), Recipe(epochs=3).passes(100)
+        (200, 3)
+        """
+        return self.epochs or max(ceil(_STEPS / self.batches(size)), _EPOCHS)
+
+    def held_out(self) -> Batches | None:
+        """The validation data as batches."""
+        return None if self.validation is None else as_batches(self.validation)

@@ -1,0 +1,118 @@
+"""Weights whose scale a normalisation divides out, up to its epsilon.
+
+The walk over magnitudes is run once more with every epsilon dropped and batch norms in training
+mode; a tensor is invariant if scaling its filters, its channel groups or the whole of it, alone or
+with the bias beside it, changes nothing.
+"""
+
+from collections.abc import Iterable
+from fractions import Fraction
+from math import prod
+
+from coset.symmetry.analysis.log import aligned
+from coset.symmetry.analysis.walk import Equations, Structure
+from coset.symmetry.elements import ScaleInvariance
+
+
+def find_invariances(structure: Structure, unread: set[int]) -> list[ScaleInvariance]:
+    """All scale invariances of what is read, at most one a tensor and the finest there is."""
+    ideal = structure.equations("ideal")
+    unknowns: dict[str, list[int]] = {}
+    for u, place in enumerate(structure.unknowns):
+        if place.part not in unread:
+            unknowns.setdefault(structure.parts[place.part].tensor, []).append(u)
+    buffers = {name for name in unknowns if "running_" in name}
+    found = []
+    for tensor, own in unknowns.items():
+        shape = structure.graph.nodes[structure.graph.parameters[tensor]].shape
+        if len(shape) < 2 or tensor in buffers:
+            continue
+        invariance = _of_tensor(structure, ideal, tensor, own, unknowns, shape)
+        if invariance is not None:
+            found.append(invariance)
+    return found
+
+
+def _of_tensor(
+    structure: Structure,
+    ideal: Equations,
+    tensor: str,
+    own: list[int],
+    unknowns: dict[str, list[int]],
+    shape: tuple[int, ...],
+) -> ScaleInvariance | None:
+    base = tensor.rpartition(".")[0] or tensor
+    partners: list[list[int]] = [[]]
+    bias = tensor.rpartition(".")[0] + ".bias" if "." in tensor else "bias"
+    if bias in unknowns and tensor != bias:
+        partners.append(unknowns[bias])
+    for depth, groups in ((-1, "filter"), (0, "channel-group")):
+        for axis in range(len(shape)):
+            for partner in partners:
+                chosen = _indicator(structure, own, axis, depth)
+                with_bias = chosen | _indicator(structure, partner, 0, depth)
+                if chosen and _holds(structure, ideal, with_bias, depth):
+                    count = _count(structure, own, axis, depth)
+                    return ScaleInvariance(base, tensor, groups, axis, count)  # type: ignore[arg-type]
+    whole = {u for u in own if structure.unknowns[u].digit is None}
+    for partner in partners:
+        scalars = whole | {u for u in partner if structure.unknowns[u].digit is None}
+        if _vanishes(ideal, scalars):
+            return ScaleInvariance(base, tensor, "layer", 0, 1)
+    return None
+
+
+def _indicator(structure: Structure, own: Iterable[int], axis: int, depth: int) -> set[int]:
+    """Unknowns of the innermost (−1) or outermost (0) digit of an axis, in every part."""
+    chosen = set()
+    for u in own:
+        place = structure.unknowns[u]
+        axes = structure.parts[place.part].axes
+        if place.digit is None or axis >= len(axes) or not axes[axis]:
+            continue
+        first = sum(len(a) for a in axes[:axis])
+        if depth == 0 and len(axes[axis]) == 1:
+            continue  # then the filter test has been made already
+        if place.digit == (first + len(axes[axis]) - 1 if depth else first):
+            chosen.add(u)
+    return chosen
+
+
+def _count(structure: Structure, own: Iterable[int], axis: int, depth: int) -> int:
+    total = 0
+    for p in {structure.unknowns[u].part for u in own}:
+        digits = structure.parts[p].axes[axis]
+        kept = digits if depth else digits[:1]
+        total += prod(structure.atoms.size[atom] for atom in kept)
+    return total
+
+
+def _vanishes(ideal: Equations, chosen: set[int]) -> bool:
+    return bool(chosen) and all(
+        sum((value for u, value in form if u in chosen), Fraction(0)) == 0 for form in ideal.forms
+    )
+
+
+def _holds(structure: Structure, ideal: Equations, chosen: set[int], depth: int) -> bool:
+    """Whether scaling along the chosen digits changes nothing, each row by itself."""
+    if not _vanishes(ideal, chosen):
+        return False
+    beside: dict[int, set[int]] = {}
+    for u in chosen:
+        place = structure.unknowns[u]
+        part = structure.parts[place.part]
+        assert place.digit is not None
+        k = 0
+        for axis in part.axes:
+            digits = range(k, k + len(axis))
+            if place.digit in digits and depth:
+                own = part.digits[place.digit]
+                others = {part.digits[d] for d in digits if d != place.digit}
+                beside.setdefault(own, set()).update(others)
+            k += len(axis)
+    for entry in ideal.log:
+        for digit in entry.axes[0]:
+            total = sum((value for u, value in digit.form if u in chosen), Fraction(0))
+            if total and not beside.get(digit.atom, set()) <= aligned(entry):
+                return False
+    return True

@@ -1,0 +1,133 @@
+"""Operations that depend on the order of an axis, or look things up in it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from coset.symmetry.analysis.digits import Cut, Plain, Value
+from coset.symmetry.analysis.primitives import Names, Signature, apply, freeze, weld
+from coset.symmetry.analysis.rules.contractions import contract, letters
+from coset.symmetry.analysis.rules.maps import mapped
+from coset.symmetry.analysis.rules.reductions import as_dims, reduced
+from coset.symmetry.analysis.rules.table import Shape, is_value, refused, rule, unknown
+from coset.symmetry.analysis.values import Algebra
+
+
+def windowed(algebra: Algebra, x: Value, shape: Shape, axes: Sequence[int], why: str) -> Value:
+    """A linear map along some axes that depends on the order of their entries."""
+    for axis in axes:
+        x = weld(algebra, x, axis % len(shape), why)
+    names: Names = tuple((f"a{i}",) for i in range(len(shape)))
+    fresh = {i % len(shape) for i in axes}
+    out: Names = tuple((f"b{i}",) if i in fresh else (f"a{i}",) for i in range(len(shape)))
+    sizes = {f"a{i}": size for i, size in enumerate(algebra.shape(x))}
+    sizes |= {f"b{i}": shape[i] for i in fresh}
+    return apply(algebra, [x], Signature((names,), out, sizes), "multiply", fresh=why)
+
+
+def _spatial(shape: Shape, rank: int) -> list[int]:
+    return list(range(len(shape) - rank, len(shape)))
+
+
+def _enter_windows() -> None:
+    for name, rank in (
+        ("upsample_nearest1d", 1), ("upsample_nearest2d", 2), ("upsample_nearest3d", 3),
+        ("upsample_bilinear2d", 2), ("upsample_bicubic2d", 2), ("upsample_linear1d", 1),
+        ("upsample_trilinear3d", 3), ("_upsample_nearest_exact2d", 2), ("reflection_pad2d", 2),
+        ("replication_pad2d", 2), ("reflection_pad1d", 1), ("replication_pad1d", 1),
+        ("avg_pool1d", 1), ("avg_pool2d", 2), ("avg_pool3d", 3),
+    ):  # fmt: skip
+
+        def act(
+            algebra: Algebra, shape: Shape, *, _rank: int = rank, _name: str = name, **given: Any
+        ) -> Value:
+            value = given.get("self", given.get("input"))
+            assert isinstance(value, (Plain, Cut))
+            return windowed(algebra, value, shape, _spatial(shape, _rank), f"a window: {_name}")
+
+        rule(name)(act)
+
+
+_enter_windows()
+
+
+@rule("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices",
+      "max_pool3d_with_indices", "max_pool1d_with_indices")  # fmt: skip
+def _max_pool(
+    algebra: Algebra, shape: Any, self: Value, kernel_size: Sequence[int], **_: Any
+) -> Any:
+    several = bool(shape) and isinstance(shape[0], tuple)
+    own = shape[0] if several else shape
+    value = windowed(algebra, self, own, _spatial(own, len(kernel_size)), "a pooling window")
+    value = mapped(algebra, value, "positive")
+    return (value, lambda: mapped(algebra, value, "step")) if several else value
+
+
+@rule("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool2d",
+      "_adaptive_avg_pool3d")  # fmt: skip
+def _adaptive_average(
+    algebra: Algebra, shape: Shape, self: Value, output_size: Sequence[int]
+) -> Value:
+    axes = _spatial(shape, len(output_size))
+    if all(shape[axis] == 1 for axis in axes):
+        return reduced(algebra, self, axes, keepdim=True)
+    return windowed(algebra, self, shape, axes, "a pooling window")
+
+
+@rule("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
+def _adaptive_max(
+    algebra: Algebra, shape: Any, self: Value, output_size: Sequence[int]
+) -> tuple[Value, Callable[[], Value]]:
+    axes = _spatial(shape[0], len(output_size))
+    value = mapped(algebra, _adaptive_average(algebra, shape[0], self, output_size), "positive")
+    return value, lambda: mapped(
+        algebra, windowed(algebra, self, shape[0], axes, "the place of the largest entry"), "step"
+    )
+
+
+@rule("cumsum", "flip", "roll", "diff", "rot90", "triu", "tril")
+def _ordered(algebra: Algebra, shape: Shape, self: Value, **given: Any) -> Value:
+    dims = given.get("dim", given.get("dims"))
+    axes = as_dims(dims) if dims not in (None, []) else list(range(len(shape)))
+    if isinstance(dims, int):
+        axes = [dims]
+    assert axes is not None
+    return windowed(algebra, self, shape, axes, "an operation that depends on the order")
+
+
+@rule("logcumsumexp", "cumprod")
+def _ordered_generic(algebra: Algebra, shape: Shape, self: Value, **given: Any) -> Value:
+    return _ordered(algebra, shape, mapped(algebra, self, "generic"), **given)
+
+
+@rule("sort", "topk", "cummax", "cummin", "kthvalue", "mode", "median")
+def _sorted(algebra: Algebra, shape: Any, self: Value, dim: int = -1, **_: Any) -> Any:
+    if not (shape and isinstance(shape[0], tuple)):
+        return unknown(algebra, shape, self=self)
+    rank = len(algebra.shape(self))
+    if len(shape[0]) != rank:
+        return unknown(algebra, shape, self=self)
+    value = mapped(algebra, windowed(algebra, self, shape[0], [dim], "a sort"), "positive")
+    return value, lambda: mapped(algebra, value, "step")
+
+
+@rule("embedding")
+def _embedding(algebra: Algebra, shape: Shape, weight: Value, indices: Value, **_: Any) -> Value:
+    weight = weld(algebra, weight, 0, "rows looked up by number")
+    lead = letters(len(shape) - 1)
+    indices = mapped(algebra, indices, "generic")
+    return contract(algebra, [indices, weight], [lead, "VE"], f"{lead}E")
+
+
+@rule("index_select")
+def _index_select(algebra: Algebra, shape: Shape, self: Value, dim: int, index: Value) -> Value:
+    freeze(algebra, index, "places to look up")
+    return windowed(algebra, self, shape, [dim], "entries looked up by number")
+
+
+@rule("index")
+def _index(algebra: Algebra, shape: Shape, self: Value, indices: Sequence[Any]) -> Value:
+    used = [i for i, index in enumerate(indices) if index is not None]
+    if len(used) != 1 or len(algebra.shape(indices[used[0]])) != 1:
+        return refused(algebra, shape, self, *(i for i in indices if is_value(i)))
+    freeze(algebra, indices[used[0]], "places to look up")
+    return windowed(algebra, self, shape, used, "entries looked up by number")

@@ -1,0 +1,1 @@
+"""A symmetry group for people: tables, reasons and pictures."""

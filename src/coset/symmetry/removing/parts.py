@@ -1,0 +1,83 @@
+"""Which factors act on which parts of which tensors."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from coset.symmetry.action import region
+from coset.symmetry.analysis.digits import Block
+from coset.symmetry.elements import PermutationFactor, ScalingFactor, Site
+
+
+@dataclass(frozen=True)
+class Part:
+    """A block of a tensor, with the sites of all factors that act on it.
+
+    Attributes:
+        tensor: The tensor's name.
+        block: The block; those of different parts may overlap.
+        touches: Pairs of a factor's name and its site.
+    """
+
+    tensor: str
+    block: Block
+    touches: tuple[tuple[str, Site], ...]
+
+    @property
+    def factors(self) -> set[str]:
+        """Names of the factors that act here."""
+        return {name for name, _ in self.touches}
+
+
+def parts_of(factors: Iterable[PermutationFactor | ScalingFactor]) -> dict[str, list[Part]]:
+    """For every tensor its parts, in the order in which the factors name them."""
+    touches: dict[str, dict[Block, list[tuple[str, Site]]]] = {}
+    for factor in factors:
+        for site in factor.sites:
+            blocks = touches.setdefault(site.tensor, {})
+            blocks.setdefault(site.block, []).append((factor.name, site))
+    return {
+        tensor: [Part(tensor, block, tuple(found)) for block, found in blocks.items()]
+        for tensor, blocks in touches.items()
+    }
+
+
+def overlaps(parts: list[Part], shape: tuple[int, ...]) -> bool:
+    """Whether two parts of one tensor share an entry."""
+    if len(parts) < 2:
+        return False
+    count = torch.zeros(shape, dtype=torch.int16)
+    for part in parts:
+        region(count, 0, part.touches[0][1]).add_(1)
+    return bool((count > 1).any())
+
+
+def neighbours(
+    parts: Mapping[str, list[Part]], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[tuple[str, Block], set[str]]:
+    """For every part, the factors that act on any of its entries."""
+    found = {}
+    for tensor, own in parts.items():
+        shared = overlaps(own, shapes[tensor])
+        everyone = {name for part in own for name in part.factors}
+        for part in own:
+            found[tensor, part.block] = everyone if shared else part.factors
+    return found
+
+
+def table_of(entries: Tensor, site: Site) -> Tensor:
+    """Sums ``(m, *view)`` over what the factor does not index: ``(m, copies, units)``."""
+    return rows_of(entries, site).sum(-1)
+
+
+def rows_of(entries: Tensor, site: Site) -> Tensor:
+    """The entries of ``(m, *view)`` by copy and unit: ``(m, copies, units, rest)``."""
+    first = [*site.parents, *site.digits]
+    rest = [d for d in range(len(site.view)) if d not in first]
+    front = entries.permute(0, *(1 + d for d in (*first, *rest)))
+    copies = prod(site.view[d] for d in site.parents)
+    units = prod(site.view[d] for d in site.digits)
+    return front.reshape(entries.shape[0], copies, units, -1)
