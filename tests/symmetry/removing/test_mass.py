@@ -144,6 +144,18 @@ def test_balanced_at_the_minimum_and_the_same_function() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["relu_mlp", "residual_stream", "maxout", "gpt2"])
+def test_the_element_leads_from_the_weights_to_the_minimum(name: str) -> None:
+    found = discovered(name)
+    group = found.group
+    minimum = minimise_mass(group, found.double)
+    assert distance(group.act(minimum.element, found.double), minimum.weights) < 1e-12
+    orbit = group.act(group.sample(generator=seeded(8), members=2), repeated(found.double, 2))
+    both = minimise_mass(group, orbit)
+    assert distance(group.act(both.element, orbit), both.weights) < 1e-12
+    assert all(len(table) == 2 for table in both.element.scales.values())
+
+
 def test_minimum_is_that_of_a_geometric_programme() -> None:
     cvxpy = pytest.importorskip("cvxpy")
     module, group = chain(4, 6, 5, 3)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coset.errors import CosetError
 from coset.symmetry.action import scale_tensor_
-from coset.symmetry.elements import ScalingFactor
+from coset.symmetry.elements import Element, ScalingFactor
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.removing.balancing import balance, kept, mass_of, solve
 from coset.symmetry.removing.monomials import Monomials, monomials
@@ -38,6 +38,7 @@ class MassMinimum:
 
     Attributes:
         weights: The copy, the same function.
+        element: ``act(element, given)`` is ``weights``; it has a member axis if a stack was given.
         mass: Its squared norm ``m*``.
         initial_mass: That of the weights given, ``M``.
         excess: ``100 (M / m* − 1)``, in percent.
@@ -48,6 +49,7 @@ class MassMinimum:
     """
 
     weights: Weights
+    element: Element
     mass: Tensor
     initial_mass: Tensor
     excess: Tensor
@@ -130,11 +132,14 @@ def minimise_mass(
         for logs in (solution.logs, torch.zeros_like(solution.logs))
     )
     moved = _rescaled(group, weights, stack, scales, single)
+    element = _element(group, {n: t[0] if single else t for n, t in scales.items()})
     dead = _named(group, problem, ~alive)
     excess = 100 * (initial / mass - 1).clamp_min(0)
     numbers = [mass, initial, excess, solution.residual]
     mass, initial, excess, residual = (x[0] for x in numbers) if single else numbers
-    return MassMinimum(moved, mass, initial, excess, solution.iterations, residual, dead, excluded)
+    return MassMinimum(
+        moved, element, mass, initial, excess, solution.iterations, residual, dead, excluded
+    )
 
 
 def mass_profile(
@@ -272,6 +277,20 @@ def _rescaled(
         else:
             result[name] = (found[0] if single else found).to(tensor.dtype)
     return result
+
+
+def _element(group: SymmetryGroup, scales: Mapping[str, Tensor]) -> Element:
+    """The element with these scales that leaves order and signs as they are."""
+    identity = group.identity()
+    lead = next((t.shape[: t.dim() - identity.scales[n].dim()] for n, t in scales.items()), ())
+
+    def of_all(table: Tensor) -> Tensor:
+        return table.expand(*lead, *table.shape)
+
+    return Element(
+        {name: of_all(table) for name, table in identity.permutations.items()},
+        {name: scales.get(name, of_all(table)) for name, table in identity.scales.items()},
+    )
 
 
 def _named(group: SymmetryGroup, problem: Monomials, dead: Tensor) -> tuple[DeadUnit, ...]:
