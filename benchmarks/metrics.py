@@ -206,8 +206,8 @@ def limit_of_the_logarithm() -> float:
 
 
 def study_pairs() -> None:
-    """A tenth of the networks and inputs of the paper's study, scaled up to all of it."""
-    networks, inputs, classes = 100, 1_000, 10
+    """A fifth of the networks and inputs of the paper's study, scaled up to all of it."""
+    networks, inputs, classes = 200, 2_000, 10
     generator = torch.Generator().manual_seed(0)
     members = torch.softmax(2 * torch.randn(networks, inputs, classes, generator=generator), -1)
     entries = networks * (networks - 1) // 2 * inputs * classes

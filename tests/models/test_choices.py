@@ -22,7 +22,7 @@ def test_sizes_are_whole_and_positive(size):
 
 
 def test_good_sizes_pass():
-    require_sizes(one=1, many=(1, 2), none=())
+    assert require_sizes(one=1, many=(1, 2), none=()) is None
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coset.data import classes
+from coset.data.classes import DIGITS
 from coset.data.dataset import Dataset
 from coset.data.formats import Labels, Reals, needed, read_npz, read_table
 from coset.data.lookup import locate
@@ -50,7 +50,7 @@ def digits() -> Dataset:
     return Dataset(
         "digits",
         *(images[:cut], labels[:cut], images[cut:], labels[cut:]),
-        classes=classes.DIGITS,
+        classes=DIGITS,
         origin=found.origin,
         partners=("fashion_mnist", "notmnist", "kmnist", "omniglot"),
     )

@@ -10,9 +10,20 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from coset.data import classes, formats
+from coset.data.classes import CIFAR10, CIFAR100, DIGITS, FASHION, KUZUSHIJI, LETTERS
 from coset.data.dataset import Dataset
-from coset.data.formats import Part
+from coset.data.formats import (
+    Bytes,
+    Part,
+    checked_part,
+    decode,
+    read_cifar,
+    read_class_folders,
+    read_idx_pair,
+    read_npz,
+    read_svhn,
+    read_tiny_imagenet,
+)
 from coset.data.lookup import locate
 from coset.vocabulary import Batch, Progress
 
@@ -72,7 +83,7 @@ def unit_range(pictures: UInt8[Tensor, "..."]) -> Float[Tensor, "..."]:
     return pictures.to(torch.float32).div_(255)
 
 
-def _with_channel(pictures: formats.Bytes) -> formats.Bytes:
+def _with_channel(pictures: Bytes) -> Bytes:
     return pictures[:, None] if pictures.ndim == 3 else pictures.transpose(0, 3, 1, 2)
 
 
@@ -80,8 +91,8 @@ def _compact(names: tuple[str, ...]) -> Reader:
     """A compact file with keys ``x_train``, ``y_train``, ``x_test`` and ``y_test``."""
 
     def read(path: Path, part: str) -> Part:
-        pictures, labels = formats.read_npz(path, f"x_{part}", f"y_{part}")
-        return formats.checked_part(_with_channel(pictures), labels, names, path)
+        pictures, labels = read_npz(path, f"x_{part}", f"y_{part}")
+        return checked_part(_with_channel(pictures), labels, names, path)
 
     return read
 
@@ -92,8 +103,8 @@ def _compact_test_only(names: tuple[str, ...]) -> Reader:
     def read(path: Path, part: str) -> Part | None:
         if part == "train":
             return None
-        pictures, labels = formats.read_npz(path, "x", "y")
-        return formats.checked_part(_with_channel(pictures), labels, names, path)
+        pictures, labels = read_npz(path, "x", "y")
+        return checked_part(_with_channel(pictures), labels, names, path)
 
     return read
 
@@ -101,27 +112,27 @@ def _compact_test_only(names: tuple[str, ...]) -> Reader:
 def _compact_omniglot(path: Path, part: str) -> Part | None:
     if part == "train":
         return None
-    bits, shape, labels, names = formats.read_npz(path, "x_bits", "shape", "y", "name")
+    bits, shape, labels, names = read_npz(path, "x_bits", "shape", "y", "name")
     height, width = (int(size) for size in shape)
     ink = np.unpackbits(bits, axis=1, count=height * width).reshape(-1, 1, height, width)
-    return formats.checked_part(ink * np.uint8(255), labels, tuple(names.tolist()), path)
+    return checked_part(ink * np.uint8(255), labels, tuple(names.tolist()), path)
 
 
 def _compact_tiny_imagenet(path: Path, part: str) -> Part:
     key = "train" if part == "train" else "val"
-    stream, offsets, labels, names = formats.read_npz(
+    stream, offsets, labels, names = read_npz(
         path, f"{key}_jpeg", f"{key}_offsets", f"{key}_label", "name"
     )
     raw = stream.tobytes()
     cuts = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
     blobs = [(f"picture {k} of {path}", raw[a:b]) for k, (a, b) in enumerate(cuts)]
-    pictures = formats.decode(blobs, "RGB", (64, 64))
-    return formats.checked_part(pictures, labels, tuple(names.tolist()), path)
+    pictures = decode(blobs, "RGB", (64, 64))
+    return checked_part(pictures, labels, tuple(names.tolist()), path)
 
 
 def _idx(names: tuple[str, ...]) -> Reader:
     def read(folder: Path, part: str) -> Part:
-        return formats.read_idx_pair(folder, part, names)
+        return read_idx_pair(folder, part, names)
 
     return read
 
@@ -129,13 +140,13 @@ def _idx(names: tuple[str, ...]) -> Reader:
 def _cifar(train: tuple[str, ...], test: str, names: tuple[str, ...], label_bytes: int) -> Reader:
     def read(folder: Path, part: str) -> Part:
         files = train if part == "train" else (test,)
-        return formats.read_cifar(folder, files, names, label_bytes=label_bytes)
+        return read_cifar(folder, files, names, label_bytes=label_bytes)
 
     return read
 
 
 def _svhn(folder: Path, part: str) -> Part:
-    return formats.read_svhn(folder / f"{part}_32x32.mat", classes.DIGITS)
+    return read_svhn(folder / f"{part}_32x32.mat", DIGITS)
 
 
 def _notmnist(folder: Path, part: str) -> Part | None:
@@ -143,7 +154,7 @@ def _notmnist(folder: Path, part: str) -> Part | None:
         return None
     # The published archive is known to hold a few empty files.
     letters = folder / "notMNIST_small"
-    return formats.read_class_folders(letters, classes.LETTERS, 28, skip_damaged=True)
+    return read_class_folders(letters, LETTERS, 28, skip_damaged=True)
 
 
 def _omniglot(folder: Path, part: str) -> Part | None:
@@ -151,7 +162,7 @@ def _omniglot(folder: Path, part: str) -> Part | None:
         return None
     root = folder / "images_background"
     names = sorted(str(p.relative_to(root)) for p in root.glob("*/character*"))
-    read = formats.read_class_folders(root, names, 105)
+    read = read_class_folders(root, names, 105)
     return read._replace(pictures=255 - read.pictures)  # drawn black on white; ink is 1 here
 
 
@@ -159,34 +170,34 @@ _CIFAR10_TRAIN = tuple(f"data_batch_{batch}.bin" for batch in range(1, 6))
 
 RECIPES: dict[str, Recipe] = {
     "mnist": Recipe(
-        _compact(classes.DIGITS),
-        _idx(classes.DIGITS),
+        _compact(DIGITS),
+        _idx(DIGITS),
         ("fashion_mnist", "notmnist", "kmnist", "omniglot"),
     ),
     "fashion_mnist": Recipe(
-        _compact(classes.FASHION),
-        _idx(classes.FASHION),
+        _compact(FASHION),
+        _idx(FASHION),
         ("mnist", "notmnist", "kmnist", "omniglot"),
     ),
     "kmnist": Recipe(
-        _compact_test_only(classes.KUZUSHIJI),
-        _idx(classes.KUZUSHIJI),
+        _compact_test_only(KUZUSHIJI),
+        _idx(KUZUSHIJI),
         ("mnist", "fashion_mnist", "notmnist"),
     ),
     "notmnist": Recipe(
-        _compact_test_only(classes.LETTERS), _notmnist, ("mnist", "fashion_mnist", "kmnist")
+        _compact_test_only(LETTERS), _notmnist, ("mnist", "fashion_mnist", "kmnist")
     ),
     "omniglot": Recipe(_compact_omniglot, _omniglot, ("mnist", "fashion_mnist", "notmnist")),
     "cifar10": Recipe(
-        _compact(classes.CIFAR10),
-        _cifar(_CIFAR10_TRAIN, "test_batch.bin", classes.CIFAR10, 1),
+        _compact(CIFAR10),
+        _cifar(_CIFAR10_TRAIN, "test_batch.bin", CIFAR10, 1),
         ("svhn", "cifar100", "tiny_imagenet"),
     ),
     "cifar100": Recipe(
-        _compact(classes.CIFAR100),
-        _cifar(("train.bin",), "test.bin", classes.CIFAR100, 2),
+        _compact(CIFAR100),
+        _cifar(("train.bin",), "test.bin", CIFAR100, 2),
         ("svhn", "cifar10"),
     ),
-    "svhn": Recipe(_compact(classes.DIGITS), _svhn, ("cifar10", "cifar100", "tiny_imagenet")),
-    "tiny_imagenet": Recipe(_compact_tiny_imagenet, formats.read_tiny_imagenet, ("svhn",)),
+    "svhn": Recipe(_compact(DIGITS), _svhn, ("cifar10", "cifar100", "tiny_imagenet")),
+    "tiny_imagenet": Recipe(_compact_tiny_imagenet, read_tiny_imagenet, ("svhn",)),
 }

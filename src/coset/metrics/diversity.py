@@ -14,8 +14,8 @@ from coset.metrics.checks import (
     working,
 )
 
-BLOCK = 1 << 17
-"""Entries worked on at a time: half a megabyte in float32, so that a block stays in cache."""
+BLOCK = 1 << 18
+"""Entries worked on at a time: a megabyte in float32, so that a block stays in cache."""
 
 
 def entropy(probabilities: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
