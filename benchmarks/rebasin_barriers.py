@@ -22,7 +22,6 @@ from coset import (
     Adam,
     ByActivations,
     ByWeights,
-    DeepEnsemble,
     LossPath,
     MaximumAPosteriori,
     OneCycle,
@@ -32,7 +31,6 @@ from coset import (
     fit,
     match,
     models,
-    unstack,
 )
 
 
@@ -70,15 +68,19 @@ PAIRS = {
 
 
 def networks(name: str, pair: Pair, train: tuple, folder: Path) -> list[dict]:
-    files = [folder / f"{name}-{k}.safetensors" for k in range(2)]
-    if not all(file.exists() for file in files):
-        method = DeepEnsemble(members=2, base=pair.base)
-        begin = time.perf_counter()
-        fitted = fit(pair.module, train, method=method, generator=torch.Generator().manual_seed(0))
-        for file, weights in zip(files, unstack(fitted.posterior.members), strict=True):
+    """Two networks from different seeds, each kept as soon as it is trained."""
+    found = []
+    for k in range(2):
+        file = folder / f"{name}-{k}.safetensors"
+        if not file.exists():
+            begin = time.process_time()
+            generator = torch.Generator().manual_seed(k)
+            fitted = fit(pair.module, train, method=pair.base, generator=generator)
+            weights = fitted.posterior.weights
             save_file({n: w.contiguous() for n, w in weights.items()}, file)
-        print(f"{name}: trained in {time.perf_counter() - begin:.0f} s")
-    return [load_file(file) for file in files]
+            print(f"{name}-{k}: trained in {time.process_time() - begin:.0f} s", flush=True)
+        found.append(load_file(file))
+    return found
 
 
 def run(name: str, folder: Path) -> dict[str, LossPath]:
