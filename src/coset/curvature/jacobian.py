@@ -1,15 +1,15 @@
 """The Jacobian of a network over a data set, as an operator of shape ``(n c, p)``."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.func import jvp, vjp
 
 from coset.bayes.problem import Problem
 from coset.curvature.measure import gradient_rows
+from coset.curvature.products import Linearisation
 from coset.linalg import FromFunctions
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
@@ -60,7 +60,9 @@ class Jacobian:
         """``J x``: how the outputs change with the weights."""
         if self.matrix is not None:
             return self.matrix @ x
-        return torch.stack([self._forward(column) for column in x.unbind(1)], dim=1)
+        directions = x.mT.contiguous()
+        parts = [self._line.push(inputs, directions).flatten(1) for inputs, _ in self.problem.train]
+        return torch.cat(parts, dim=1).mT
 
     def adjoint(self) -> FromFunctions:
         """``Jᵀ``."""
@@ -70,32 +72,19 @@ class Jacobian:
         """``Jᵀ x``: the gradient in the weights."""
         if self.matrix is not None:
             return self.matrix.mT @ x
-        return torch.stack([self._backward(column) for column in x.unbind(1)], dim=1)
+        total = x.new_zeros(x.shape[1], self.shape[1])
+        cotangents = x.mT.reshape(x.shape[1], self.problem.train.size, -1)
+        start = 0
+        for inputs, targets in self.problem.train:
+            part = cotangents[:, start : start + len(targets)]
+            total += self._line.pull(inputs, part)
+            start += len(targets)
+        return total.mT
 
     def __matmul__(self, x: Tensor) -> Tensor:
         """``J x`` for a vector or a matrix."""
         return self.matmat(x) if x.dim() > 1 else self.matmat(x.unsqueeze(1)).squeeze(1)
 
-    def _forward(self, direction: Float[Tensor, " p"]) -> Float[Tensor, " nc"]:
-        tangent = self.layout.unflatten(direction)
-        parts = []
-        for apply in self._batches():
-            parts.append(jvp(apply, (self.layout.restrict(self.weights),), (tangent,))[1].flatten())
-        return torch.cat(parts).detach()
-
-    def _backward(self, cotangent: Float[Tensor, " nc"]) -> Float[Tensor, " p"]:
-        total, start = cotangent.new_zeros(self.shape[1]), 0
-        for apply in self._batches():
-            pulled = vjp(apply, self.layout.restrict(self.weights))
-            outputs, pull = pulled[0], pulled[1]
-            part = cotangent[start : start + outputs.numel()].reshape(outputs.shape)
-            total = total + self.layout.flatten(pull(part)[0])
-            start += outputs.numel()
-        return total.detach()
-
-    def _batches(self) -> Iterator[Callable[[Weights], Tensor]]:
-        for inputs, _ in self.problem.train:
-            yield self._on(inputs)
-
-    def _on(self, inputs: Tensor) -> Callable[[Weights], Tensor]:
-        return lambda given: self.problem.network.apply({**self.weights, **given}, inputs)
+    @cached_property
+    def _line(self) -> Linearisation:
+        return Linearisation(self.problem.network, self.weights, self.layout)

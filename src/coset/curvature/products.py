@@ -1,0 +1,182 @@
+"""Products with the Jacobian of a network on some inputs, for many vectors at once.
+
+Forward-mode derivatives of all vectors go side by side under ``vmap``; backward-mode ones share one
+forward pass.  Inputs and vectors are taken in chunks that keep activations within a budget, so
+nothing of the size of the Jacobian is ever formed.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import jvp, vjp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from coset.errors import CosetError
+from coset.vocabulary import Weights
+from coset.weights.layout import Layout
+from coset.weights.network import Inputs, Network
+from coset.weights.stacking import unstack
+
+_ACTIVATIONS = 1 << 30
+"""Bytes of activations and their derivatives that are alive at a time."""
+
+_SIDE_BY_SIDE = 10_000
+"""Weights up to which backward products of many vectors are faster under vmap than in turn."""
+
+
+@dataclass(frozen=True)
+class Linearisation:
+    """A network at fixed weights, as a linear function of a change of some of them.
+
+    Attributes:
+        network: The network.
+        weights: Where it is linearised.
+        layout: The weights that change.
+        memory: Bytes of activations that may be alive at a time.
+
+    >>> from torch import nn
+    >>> from coset.weights.network import functionalise
+    >>> network = functionalise(nn.Linear(2, 1, bias=False))
+    >>> line = Linearisation(network, network.weights, network.layout)
+    >>> line.push(torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 10.0]])).item()
+    43.0
+    """
+
+    network: Network
+    weights: Weights
+    layout: Layout
+    memory: int = _ACTIVATIONS
+
+    def push(self, inputs: Inputs, directions: Float[Tensor, "k p"]) -> Float[Tensor, "k n ..."]:
+        """``J v``: how the outputs change along each direction in the weights."""
+        rows, columns = self._plan(inputs, len(directions))
+        parts = [
+            torch.cat([self._push(chunk, some) for chunk in _split(inputs, rows)], dim=1)
+            for some in directions.split(columns)
+        ]
+        return torch.cat(parts)
+
+    def pull(self, inputs: Inputs, cotangents: Float[Tensor, "k n ..."]) -> Float[Tensor, "k p"]:
+        """``Jᵀ u``: the gradient in the weights for each direction in the outputs."""
+        rows, _ = self._plan(inputs, len(cotangents))
+        total = cotangents.new_zeros(len(cotangents), self.layout.size)
+        some = cotangents.split(rows, dim=1)
+        for chunk, part in zip(_split(inputs, rows), some, strict=True):
+            self._pull(chunk, part, total)
+        return total
+
+    def _push(self, inputs: Inputs, directions: Float[Tensor, "k p"]) -> Tensor:
+        given = self.layout.restrict(self.weights)
+
+        def along(direction: Weights) -> Tensor:
+            changed: Tensor = jvp(self._on(inputs), (given,), (direction,))[1]
+            return changed
+
+        tangents = self._without_padding(self.layout.unflatten(directions))
+        with torch.no_grad(), _differentiable():
+            try:
+                return vmap(along)(tangents)
+            except RuntimeError:  # control flow that depends on values, say: one after the other
+                each = unstack(tangents)
+            try:
+                return torch.stack([along(direction) for direction in each])
+            except RuntimeError as error:
+                raise self._refusal(error) from error
+
+    def _without_padding(self, tangents: Weights) -> Weights:
+        """Rows of padding get no gradient backwards, so they must not count forwards either."""
+        module = self.network.module
+        for name, child in () if module is None else module.named_modules():
+            weight = f"{name}.weight" if name else "weight"
+            padding = child.padding_idx if isinstance(child, nn.Embedding) else None
+            if padding is not None and weight in tangents:
+                masked = tangents[weight].clone()
+                masked[:, padding] = 0
+                tangents = {**tangents, weight: masked}
+        return tangents
+
+    def _pull(self, inputs: Inputs, cotangents: Tensor, total: Float[Tensor, "k p"]) -> None:
+        with torch.no_grad(), _differentiable():
+            try:
+                found = vjp(self._on(inputs), self.layout.restrict(self.weights))
+                outputs, pull = found[0], found[1]
+                cotangents = cotangents.reshape(len(cotangents), *outputs.shape)
+                if self.layout.size <= _SIDE_BY_SIDE:
+                    total += self.layout.flatten(vmap(pull)(cotangents)[0])
+                    return
+                for number, cotangent in enumerate(cotangents):
+                    total[number] += self.layout.flatten(pull(cotangent)[0])
+            except RuntimeError as error:
+                raise self._refusal(error) from error
+
+    def _on(self, inputs: Inputs) -> Callable[[Weights], Tensor]:
+        return lambda given: self.network.apply({**self.weights, **given}, inputs)
+
+    def _plan(self, inputs: Inputs, count: int) -> tuple[int, int]:
+        """Rows of data and vectors of one chunk."""
+        if not self._sizes:
+            one = next(_split(inputs, 1))
+            self.network.apply(self.weights, one)  # what is set up at a first call is no activation
+            with torch.no_grad(), _Activations() as seen:
+                self.network.apply(self.weights, one)
+            self._sizes.extend((2 * seen.total, 4 * max(1, seen.largest)))
+        graph, vector = self._sizes
+        columns = max(1, min(count, (self.memory - graph) // vector))
+        return max(1, self.memory // (graph + columns * vector)), columns
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        """Bytes of a row's graph and of a row's derivative, once a row has been seen."""
+        return []
+
+    def _refusal(self, error: Exception) -> CosetError:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return CosetError(
+            f"got a network that cannot be differentiated in its weights ({reason:.200})",
+            "needed operations with forward- and backward-mode derivatives",
+            "use KFAC() or LastLayer(), or write that operation with differentiable ones",
+        )
+
+
+def _split(inputs: Inputs, rows: int) -> Iterator[Inputs]:
+    if isinstance(inputs, tuple):
+        yield from zip(*(part.split(rows) for part in inputs), strict=True)
+    else:
+        yield from inputs.split(rows)
+
+
+@contextmanager
+def _differentiable() -> Iterator[None]:
+    """Attention by formulas that have derivatives of both modes, in place of fused kernels."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+class _Activations(TorchDispatchMode):
+    """Sizes of the tensors that operations return: the largest, and all of them together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest, self.total = 0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        outputs = func(*args, **(kwargs or {}))
+        if func.is_view:
+            return outputs
+        for part in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
+            if isinstance(part, Tensor):
+                self.largest = max(self.largest, part.nbytes)
+                self.total += part.nbytes
+        return outputs
