@@ -87,7 +87,7 @@ class Laplace:
         tell(0.0, "curvature")
         unit = problem.with_likelihood(GaussianNoise(1.0)) if _unknown_noise(problem) else problem
         part = self._part(unit, weights, generator)
-        _check_others(part.layout, weights, problem)
+        part = replace(part, fixed=_others(part.layout, weights, start))
         if self.tuning is None:
             return _untuned(problem, weights, part)
         return _tuned(problem, weights, part, self.tuning.settled(problem.likelihood), tell)
@@ -117,6 +117,7 @@ class _Part:
     layout: Layout
     curvature: Curvature
     columns: Columns | None = None
+    fixed: Weights = field(default_factory=dict)
 
     @property
     def own(self) -> Layout:
@@ -164,19 +165,14 @@ class _Part:
         covariance: LinearOperator = cast(inverse(shift(operator, precision)), dtype)
         if self.columns is not None:
             covariance = Embedded(covariance, self.columns.index, self.layout.size)
-        return Gaussian(mean, covariance, measured.layers, report)
+        return Gaussian(mean, covariance, measured.layers, report, fixed=self.fixed)
 
 
-def _check_others(layout: Layout, weights: Weights, problem: Problem) -> None:
-    """Weights to start from may differ from the module's only where they become uncertain."""
+def _others(layout: Layout, weights: Weights, start: Weights | None) -> Weights:
+    """What is not covered, where the weights are not the module's own: one of several modes."""
     covered = set(layout.names)
-    for name, own in problem.network.weights.items():
-        if name not in covered and not torch.equal(own, weights[name]):
-            raise CosetError(
-                f"got a start whose {name!r} differs from the module's",
-                "needed the module's own values for what is not covered",
-                "write the weights into the module first: coset.assign(module, weights)",
-            )
+    given = {} if start is None else weights
+    return {name: tensor.clone() for name, tensor in given.items() if name not in covered}
 
 
 def _untuned(problem: Problem, weights: Weights, part: _Part) -> Gaussian:

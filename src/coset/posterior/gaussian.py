@@ -1,6 +1,6 @@
 """Gaussian posteriors over some tensors of a network, with a structured covariance."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -11,6 +11,7 @@ from coset.linalg import LinearOperator, root
 from coset.posterior.families import FitReport
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
+from coset.weights.network import Network
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Gaussian:
         layers: The tensors of each block of a block-diagonal covariance.
         report: What the fit found out.
         names: The tensors in the order of the flat vector; without, that of ``mean``.
+        fixed: Other tensors that are the same in every draw, where they are not the network's own
+            (batch-norm statistics of one of several modes).
 
     >>> from coset.linalg import Diagonal
     >>> posterior = Gaussian({"w": torch.zeros(2)}, Diagonal(torch.tensor([1.0, 4.0])))
@@ -35,6 +38,7 @@ class Gaussian:
     layers: tuple[tuple[str, ...], ...] = ()
     report: FitReport = FitReport()
     names: tuple[str, ...] = ()
+    fixed: Weights = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.names:  # a dictionary read from a file has lost its order
@@ -45,12 +49,16 @@ class Gaussian:
         """The covered tensors."""
         return Layout.of(self.mean, self.names)
 
+    def centre(self, network: Network) -> Weights:
+        """All weights of a network at the mean."""
+        return {**network.weights, **self.fixed, **self.mean}
+
     @cached_property
     def _root(self) -> LinearOperator:
         return root(self.covariance)
 
     def sample(self, draws: int, *, generator: torch.Generator) -> Weights:
-        """A stack of ``draws`` members, of the covered tensors only."""
+        """A stack of ``draws`` members: the covered tensors, and those that are fixed."""
         if draws < 1:
             raise CosetError(f"got {draws} draws", "needed at least one")
         centre = self.layout.flatten(self.mean)
@@ -62,4 +70,5 @@ class Gaussian:
             device=generator.device,
         ).to(centre.device)
         deviations: Tensor = self._root.matmat(noise.mT)
-        return self.layout.unflatten(centre + deviations.mT)
+        fixed = {name: tensor.expand(draws, *tensor.shape) for name, tensor in self.fixed.items()}
+        return self.layout.unflatten(centre + deviations.mT) | fixed

@@ -143,7 +143,7 @@ def output_moments(
 def _chunks(posterior: Gaussian, network: Network, inputs: Inputs, rows: int) -> Iterator[Inputs]:
     """As many inputs at a time as the largest layer, or the whole Jacobian, allows."""
     one = next(split_rows(inputs, 1))
-    outputs = network.apply({**network.weights, **posterior.mean}, one)
+    outputs = network.apply(posterior.centre(network), one)
     if outputs.dim() != 2:
         raise CosetError(
             f"got outputs of shape {tuple(outputs.shape)}",
@@ -161,7 +161,7 @@ def _columns(posterior: Gaussian, network: Network, one: Inputs) -> int:
         return max(len(covariance.index), max(layout.sizes) // 8)
     if not isinstance(covariance, BlockDiagonal | Diagonal):
         return layout.size
-    recorded = record(network, {**network.weights, **posterior.mean}, layout, one)
+    recorded = record(network, posterior.centre(network), layout, one)
     if recorded.foreign:
         return layout.size
     pairs = recorded.pairs(torch.ones_like(recorded.outputs))
@@ -176,7 +176,7 @@ def _columns(posterior: Gaussian, network: Network, one: Inputs) -> int:
 def _moments(
     posterior: Gaussian, network: Network, inputs: Inputs
 ) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c c"]]:
-    weights = {**network.weights, **posterior.mean}
+    weights = posterior.centre(network)
     layout, covariance = posterior.layout, posterior.covariance
     if isinstance(covariance, BlockDiagonal) and posterior.layers:
         separate = frozenset(names[0] for names in posterior.layers if len(names) == 1)

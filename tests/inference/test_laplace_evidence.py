@@ -1,0 +1,124 @@
+"""Tuning by the evidence: stationary, better than the usual way, and suspicious of itself."""
+
+import math
+
+import pytest
+import torch
+from laplace_problems import blobs, classifier, precision_of, train
+from torch import nn
+
+from coset import (
+    KFAC,
+    ByEvidence,
+    DiagonalOnly,
+    Full,
+    GaussianNoise,
+    Laplace,
+    LowRank,
+    fit,
+    linearise,
+    metrics,
+)
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+@pytest.mark.parametrize("groups", ["single", "layer"])
+def test_tuned_regression_has_the_evidence_of_the_tangent_model(regression, groups):
+    module, data = regression
+    predictor = fit(
+        module, data, method=Laplace(Full(), tuning=ByEvidence(groups=groups)),
+        likelihood=GaussianNoise(),
+    )  # fmt: skip
+    assert 0.05 < predictor.likelihood.std < 0.3
+    tangent = linearise(module, data, predictor.likelihood)
+    precision = precision_of(predictor)
+    exact = float(tangent.log_evidence(precision))
+    assert abs(predictor.log_evidence - exact) < 1e-8 * abs(exact) + 1e-8
+    for factor in (0.8, 1.25):  # a maximum in all precisions together, and in the noise
+        assert float(tangent.log_evidence(factor * precision)) < exact + 1e-6
+        other = GaussianNoise(predictor.likelihood.std * factor)
+        assert float(linearise(module, data, other).log_evidence(precision)) < exact
+
+
+def test_each_precision_is_stationary(regression):
+    module, data = regression
+    method = Laplace(Full(), tuning=ByEvidence(groups="layer"))
+    predictor = fit(module, data, method=method, likelihood=GaussianNoise(0.1))
+    tangent = linearise(module, data, GaussianNoise(0.1))
+    precision, layout = precision_of(predictor), predictor.posterior.layout
+    best = float(tangent.log_evidence(precision))
+    for layer in ("0.", "2."):
+        for factor in (0.9, 1.1):
+            moved = precision.clone()
+            for name in layout.names:
+                if name.startswith(layer):
+                    moved[layout.slices[name]] *= factor
+            assert float(tangent.log_evidence(moved)) < best + 1e-6
+
+
+@pytest.mark.parametrize("mean", ["tangent", "network", "newton"])
+@pytest.mark.parametrize("form", ["full", "simple"])
+@pytest.mark.parametrize("hessian", ["tangent", "network"])
+def test_every_choice_for_classes(classification, mean, form, hessian):
+    module, data = classification
+    tuning = ByEvidence(mean=mean, form=form, hessian=hessian, groups="layer")
+    for recipe in (KFAC(), Full(), DiagonalOnly(), LowRank(5)):
+        predictor = fit(module, data, method=Laplace(recipe, tuning=tuning))
+        assert math.isfinite(predictor.log_evidence)
+        assert metrics.accuracy(predictor(data[0]).mean, data[1]) > 0.8
+
+
+def test_classes_with_the_exact_curvature_have_the_evidence_of_the_tangent_model(classification):
+    module, data = classification
+    tuning = ByEvidence(form="full", hessian="network", groups="single")
+    predictor = fit(module, data, method=Laplace(Full(), tuning=tuning))
+    tangent = linearise(module, data)
+    exact = float(tangent.log_evidence(precision_of(predictor), hessian="network"))
+    assert predictor.log_evidence == pytest.approx(exact, rel=1e-7)
+
+
+def test_evidence_at_the_mode_asks_for_a_larger_precision():
+    """The point of recommendation 1, on a network trained to certainty."""
+    torch.manual_seed(1)
+    data = blobs(90)
+    module = train(classifier(), *data, steps=1500)
+    found = {
+        mean: fit(module, data, method=Laplace(tuning=ByEvidence(mean=mean)))
+        for mean in ("tangent", "network")
+    }
+    ratio = float(precision_of(found["tangent"])[0] / precision_of(found["network"])[0])
+    assert ratio > 2
+    test = blobs(600)
+    scores = {
+        mean: float(metrics.negative_log_likelihood(predictor(test[0]).mean, test[1]))
+        for mean, predictor in found.items()
+    }
+    with torch.no_grad():
+        plain = float(nn.functional.cross_entropy(module(test[0]), test[1]))
+    assert scores["tangent"] < plain  # an over-confident network is improved
+
+
+def test_validation_shrinks_the_covariance(classification):
+    module, data = classification
+    tuning = ByEvidence(mean="network", validation=data)
+    predictor = fit(module, data, method=Laplace(tuning=tuning))
+    factor = predictor.posterior.report.diagnostics["shrinkage"]
+    assert 0 <= factor <= 1
+    plain = fit(module, data, method=Laplace(tuning=ByEvidence(mean="network")))
+    torch.testing.assert_close(
+        predictor(data[0]).covariance, max(factor, 1e-12) * plain(data[0]).covariance
+    )
+    # on the data it was chosen with, it cannot lose against the network by itself
+    own = metrics.negative_log_likelihood(predictor(data[0]).mean, data[1])
+    assert own <= nn.functional.cross_entropy(module(data[0]), data[1]) + 1e-9
+
+
+def test_an_under_confident_network_is_named():
+    data = blobs(90)
+    module = train(classifier(), *data, steps=30)  # hardly trained
+    with torch.no_grad():
+        module[2].weight.mul_(0.3)  # right, and far from sure
+        module[2].bias.mul_(0.3)
+    report = fit(module, data, method=Laplace(tuning=ByEvidence(mean="network"))).posterior.report
+    assert any("under-confident" in line for line in report.warnings)
