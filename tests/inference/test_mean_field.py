@@ -51,7 +51,7 @@ def test_local_noise_has_the_moments_of_drawn_weights(double):
     weight, bias = torch.randn(2, 3), torch.randn(2)
     variances = (torch.rand(2, 3), torch.rand(2))
     inputs = torch.randn(1, 3).expand(40_000, 3)
-    with LocalNoise({id(weight): variances[0], id(bias): variances[1]}, seeded()):
+    with LocalNoise({id(weight): variances[0].sqrt(), id(bias): variances[1].sqrt()}, seeded()):
         outputs = functional.linear(inputs, weight, bias)
     mean = weight @ inputs[0] + bias
     variance = variances[0] @ inputs[0].square() + variances[1]

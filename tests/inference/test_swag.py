@@ -23,7 +23,7 @@ def iterates(monkeypatch):
     collect = swag._Iterates.collect
 
     def noting(self, state):
-        seen.append(self._layout.flatten(state.weights).clone())
+        seen.append(self.layout.flatten(state.weights).clone())
         collect(self, state)
 
     monkeypatch.setattr(swag._Iterates, "collect", noting)

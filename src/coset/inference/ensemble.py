@@ -6,11 +6,13 @@ import torch
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
+from coset.inference.checkpoint import Checkpoint
 from coset.inference.map_estimate import MaximumAPosteriori
 from coset.inference.training.loop import check_data
 from coset.inference.training.members import member_seeds, report_of, starting_points
 from coset.inference.training.parallel import train_stacks
 from coset.inference.training.planning import plan
+from coset.inference.training.records import refuse_two_checkpoints
 from coset.posterior.families import Samples
 from coset.vocabulary import Progress, Weights
 
@@ -26,15 +28,19 @@ class DeepEnsemble:
         members: How many.
         base: How each is trained.
         memory: Bytes that a stack may take while it is trained.
+        checkpoint: Where a long run is written down, to be taken up again.  Stacks of members
+            that had finished are only read.
     """
 
     members: int = 5
     base: MaximumAPosteriori = field(default_factory=MaximumAPosteriori)
     memory: int = 2 * 1024**3
+    checkpoint: Checkpoint | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.members < 1:
             raise CosetError(f"got {self.members} members", "needed at least one")
+        refuse_two_checkpoints("DeepEnsemble", self.base)
 
     def fit(
         self,
@@ -61,5 +67,7 @@ class DeepEnsemble:
         seeds = member_seeds(self.members, generator)
         starts = starting_points(problem, start, seeds)
         shared = plan(problem, recipe, self.members, memory=self.memory)
-        trained = train_stacks(problem, starts, recipe, seeds, shared, progress=progress)
+        trained = train_stacks(
+            problem, starts, recipe, seeds, shared, progress=progress, checkpoint=self.checkpoint
+        )
         return Samples(trained.weights, report=report_of(trained))

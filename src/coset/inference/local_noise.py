@@ -1,8 +1,10 @@
-"""Local reparameterisation: drawing the outputs of a linear layer instead of its weights.
+"""Noise of weights that differs from example to example, for gradients with less of it.
 
 With independent Gaussian weights the outputs ``W x + b`` of one example are independent Gaussians
 of mean ``μ_W x + μ_b`` and variance ``σ²_W x² + σ²_b``.  Drawing them afresh for every example
-gives the same expected loss as drawing weights, and gradients with less noise.
+(local reparameterisation) gives the same expected loss as drawing weights once a batch.  Flipout
+draws ``ΔW = σ ε`` once and gives example ``n`` the weights ``μ + ΔW ∘ r_n s_nᵀ`` with random signs
+``r_n`` and ``s_n``: each example has weights of the right law, and one product serves all.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,23 +15,27 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from coset.bayes.problem import Problem
 from coset.weights.masks import dropout_off
 from coset.weights.network import Network
 
 _TINY = 1e-16
 
+_CONVOLUTIONS: dict[Callable[..., Any], int] = {torch.conv1d: 3, torch.conv2d: 4, torch.conv3d: 5}
+"""Convolutions, and the number of axes of a batch for them."""
+
 
 class LocalNoise(TorchFunctionMode):
-    """While it is on, linear layers of known variance return draws of their outputs.
+    """While it is on, linear layers of known deviations return draws of their outputs.
 
     Args:
-        variances: Variance of weights and biases, by identity of the tensor of their means.
+        stds: Standard deviations of weights and biases, by identity of the tensor of their means.
         generator: Where the noise comes from.
     """
 
-    def __init__(self, variances: Mapping[int, Tensor], generator: torch.Generator) -> None:
+    def __init__(self, stds: Mapping[int, Tensor], generator: torch.Generator) -> None:
         super().__init__()
-        self._variances, self._generator = variances, generator
+        self._stds, self._generator = stds, generator
 
     def __torch_function__(
         self,
@@ -46,22 +52,85 @@ class LocalNoise(TorchFunctionMode):
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         mean = functional.linear(input, weight, bias)
-        if id(weight) not in self._variances:
+        if id(weight) not in self._stds:
             return mean
-        own = None if bias is None else self._variances[id(bias)]
-        variance = functional.linear(input.square(), self._variances[id(weight)], own)
+        own = None if bias is None else self._stds[id(bias)].square()
+        variance = functional.linear(input.square(), self._stds[id(weight)].square(), own)
         noise = torch.randn(
             mean.shape, dtype=mean.dtype, device=mean.device, generator=self._generator
         )
         return mean + (variance + _TINY).sqrt() * noise
 
 
-class _Uses(TorchFunctionMode):
-    """Notes which tensors are read by linear layers on vectors, and which by anything else."""
+class FlippedNoise(TorchFunctionMode):
+    """While it is on, layers of known deviations have weights of their own for every example.
 
-    def __init__(self, names: Mapping[int, str]) -> None:
+    Args:
+        stds: Standard deviations of weights and biases, by identity of the tensor of their means.
+        generator: Where the noise and the signs come from.
+    """
+
+    def __init__(self, stds: Mapping[int, Tensor], generator: torch.Generator) -> None:
         super().__init__()
-        self._names = names
+        self._stds, self._generator = stds, generator
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Replaces linear layers and convolutions and lets every other function pass."""
+        given = kwargs or {}
+        if function is functional.linear or function in _CONVOLUTIONS:
+            return self._layer(function, *args, **given)
+        return function(*args, **given)
+
+    def _layer(
+        self,
+        function: Callable[..., Any],
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *settings: Any,
+        **named: Any,
+    ) -> Any:
+        mean = function(input, weight, bias, *settings, **named)
+        if id(weight) not in self._stds:
+            return mean
+        axis = 1 if function in _CONVOLUTIONS else -1  # of features
+        perturbed = function(
+            input * self._signs(input, axis),
+            self._drawn(weight),
+            None if bias is None else self._drawn(bias),
+            *settings,
+            **named,
+        )
+        return mean + perturbed * self._signs(mean, axis)
+
+    def _drawn(self, mean: Tensor) -> Tensor:
+        """A perturbation, one for the whole batch."""
+        std = self._stds[id(mean)]
+        noise = torch.randn(
+            std.shape, dtype=std.dtype, device=std.device, generator=self._generator
+        )
+        return std * noise
+
+    def _signs(self, values: Tensor, axis: int) -> Tensor:
+        """A sign for every example and feature, the same at all positions."""
+        shape = [1] * values.dim()
+        shape[0], shape[axis] = values.shape[0], values.shape[axis]
+        flips = torch.randint(2, shape, generator=self._generator, device=self._generator.device)
+        return (2 * flips - 1).to(values)
+
+
+class _Uses(TorchFunctionMode):
+    """Notes which tensors are read by the layers asked for, and which by anything else."""
+
+    def __init__(self, names: Mapping[int, str], asked: Callable[..., bool]) -> None:
+        super().__init__()
+        self._names, self._asked = names, asked
         self.layers: list[set[str]] = []
         self.other: set[str] = set()
 
@@ -77,17 +146,46 @@ class _Uses(TorchFunctionMode):
         read = [
             self._names[id(part)] for part in _tensors((args, given)) if id(part) in self._names
         ]
-        if function is functional.linear and args and args[0].dim() == 2:
+        if args and isinstance(args[0], Tensor) and self._asked(function, args[0]):
             self.layers.append(set(read))
         elif getattr(function, "__name__", "") not in ("__get__", "__set__"):
             self.other |= set(read)
         return function(*args, **given)
 
 
+def noisy_layers(problem: Problem, estimator: str) -> frozenset[str]:
+    """The parameters whose noise can differ from example to example, by kind of estimator."""
+    if estimator == "shared":
+        return frozenset()
+    find = flippable_layers if estimator == "flipout" else local_layers
+    # two numbers of rows: an axis that has the length of both is that of the data
+    parts = [problem.train.rows(torch.arange(n) % problem.train.size)[0] for n in (2, 3)]
+    return frozenset.intersection(*(find(problem.network, inputs) for inputs in parts))
+
+
 def local_layers(network: Network, inputs: Tensor) -> frozenset[str]:
     """The parameters whose only use is one linear layer on one vector an example."""
+
+    def on_vectors(function: Callable[..., Any], first: Tensor) -> bool:
+        return function is functional.linear and first.dim() == 2 and len(first) == len(inputs)
+
+    return _used_once(network, inputs, on_vectors)
+
+
+def flippable_layers(network: Network, inputs: Tensor) -> frozenset[str]:
+    """The parameters whose only use is one linear layer or convolution, examples apart."""
+
+    def by_example(function: Callable[..., Any], first: Tensor) -> bool:
+        if function is not functional.linear and first.dim() != _CONVOLUTIONS.get(function):
+            return False
+        return first.dim() > 1 and len(first) == len(inputs)
+
+    return _used_once(network, inputs, by_example)
+
+
+def _used_once(network: Network, inputs: Tensor, asked: Callable[..., bool]) -> frozenset[str]:
     given = {name: network.weights[name].clone() for name in network.layout.names}
-    uses = _Uses({id(tensor): name for name, tensor in given.items()})
+    uses = _Uses({id(tensor): name for name, tensor in given.items()}, asked)
     with torch.no_grad(), dropout_off(), uses:
         network.apply_training(given, inputs)
     once, again, other = set[str](), set[str](), set(uses.other)

@@ -6,6 +6,7 @@ import torch
 
 from coset.bayes.batches import Data
 from coset.bayes.problem import Problem
+from coset.inference.checkpoint import Checkpoint
 from coset.inference.training.loop import train_stack
 from coset.inference.training.members import member_seeds, report_of, starting_points
 from coset.inference.training.optimisers import Adam, Optimiser
@@ -32,6 +33,7 @@ class MaximumAPosteriori:
         validation: Held-out data.  The weights of the epoch with the lowest loss on them are
             returned, and learnt noise is measured on them.
         patience: Epochs without a lower validation loss after which training stops.
+        checkpoint: Where a long run is written down, to be taken up again.
     """
 
     optimiser: Optimiser = field(default_factory=Adam)
@@ -41,6 +43,7 @@ class MaximumAPosteriori:
     clip: float | None = None
     validation: "Data | None" = None
     patience: int = 10
+    checkpoint: Checkpoint | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         _ = self.recipe  # refuses what cannot be trained with
@@ -79,6 +82,8 @@ class MaximumAPosteriori:
         """
         (seed,) = member_seeds(1, generator)
         starts = starting_points(problem, start, [seed])
-        trained = train_stack(problem, starts, self.recipe, [seed], progress=progress)
+        trained = train_stack(
+            problem, starts, self.recipe, [seed], progress=progress, checkpoint=self.checkpoint
+        )
         weights = {name: tensor[0] for name, tensor in trained.weights.items()}
         return PointMass(weights, report_of(trained))

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -11,12 +12,19 @@ from torch import Tensor
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.inference.local_noise import LocalNoise, local_layers
+from coset.inference.checkpoint import Checkpoint
+from coset.inference.local_noise import FlippedNoise, LocalNoise, noisy_layers
 from coset.inference.map_estimate import MaximumAPosteriori
 from coset.inference.training.members import member_seeds, starting_points
 from coset.inference.training.noise import Noise, half_squares, is_learnt
 from coset.inference.training.optimisers import Adam, Optimiser
 from coset.inference.training.recipe import Recipe
+from coset.inference.training.records import (
+    Record,
+    part_of,
+    record_of,
+    refuse_two_checkpoints,
+)
 from coset.inference.training.schedules import Cosine, Schedule
 from coset.posterior.families import FitReport
 from coset.posterior.low_rank import LowRankGaussian
@@ -24,15 +32,15 @@ from coset.vocabulary import Batch, Progress, Weights
 from coset.weights.arithmetic import noise_like
 from coset.weights.masks import dropout_off
 
+Estimator = Literal["local", "flipout", "shared"]
+
 
 @dataclass(frozen=True)
 class MeanField:
     """An independent Gaussian for every weight, the closest to the posterior.
 
     Minimises ``-E_q Σ log p(y | f(x; w)) + T · KL(q ‖ p)`` over means and standard deviations, with
-    ``KL = ½ Σ (λσ² + λμ² - 1 - log λσ²)`` for the prior precision ``λ``.  Linear layers on one
-    vector an example draw their outputs (local reparameterisation, Kingma et al. 2015), other
-    tensors are drawn themselves, once a batch.
+    ``KL = ½ Σ (λσ² + λμ² - 1 - log λσ²)`` for the prior precision ``λ``.
 
     Attributes:
         temperature: ``T``, the weight of the KL term; below one the posterior is cold.
@@ -42,6 +50,13 @@ class MeanField:
         schedule: Of the learning rate.
         epochs: Passes over the data.  ``None``: as many as give 2,000 steps, and at least 10.
         batch_size: Examples a step at most.
+        estimator: Where a step's noise is drawn; all give the same gradients on average.
+            ``"local"``: in the outputs of linear layers on one vector an example (local
+            reparameterisation, Kingma et al. 2015).  ``"flipout"``: in the weights of linear
+            layers and convolutions, with signs of its own for every example (Wen et al. 2018).
+            ``"shared"``: in the weights, one draw for the whole batch, as both do for all
+            other tensors.
+        checkpoint: Where a long run is written down, to be taken up again.
     """
 
     temperature: float = 1.0
@@ -51,8 +66,16 @@ class MeanField:
     schedule: Schedule = field(default_factory=Cosine)
     epochs: int | None = None
     batch_size: int = 64
+    estimator: Estimator = "local"
+    checkpoint: Checkpoint | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        if self.estimator not in get_args(Estimator):
+            raise CosetError(
+                f"got estimator={self.estimator!r}",
+                f"needed one of {', '.join(get_args(Estimator))}",
+            )
+        refuse_two_checkpoints("MeanField", self.base)
         if not 0 <= self.temperature < math.inf or not 0 < self.initial_std < math.inf:
             raise CosetError(
                 f"got a temperature of {self.temperature} and an initial standard deviation of "
@@ -83,17 +106,12 @@ class MeanField:
         problem.check()
         precisions = _precisions(problem)
         if self.base is not None:
-            start = self.base.fit(problem, start=start, generator=generator).weights
-        starts = starting_points(problem, start, member_seeds(1, generator))
-        first = {name: tensor[0].detach().clone() for name, tensor in starts.items()}
-        names = problem.network.layout.names
-        means = {name: first[name].requires_grad_() for name in names}
-        log_stds = {
-            name: torch.full_like(mean, math.log(self.initial_std), requires_grad=True)
-            for name, mean in means.items()
-        }
-        buffers = {name: first[name] for name in problem.network.buffers}
-        run = _Run(self, problem, precisions, means, log_stds, buffers)
+            base = replace(self.base, checkpoint=part_of(self.checkpoint, "base"))
+            start = base.fit(problem, start=start, generator=generator).weights
+        seeds = member_seeds(1, generator)
+        starts = starting_points(problem, start, seeds)
+        record = record_of(self.checkpoint, repr(self), problem, self.recipe, seeds, starts)
+        run = _Run(self, problem, precisions, starts, record)
         run.train(generator, progress)
         return run.posterior()
 
@@ -106,44 +124,103 @@ class _Run:
         method: MeanField,
         problem: Problem,
         precisions: Weights,
-        means: Weights,
-        log_stds: Weights,
-        buffers: Weights,
+        starts: Weights,
+        record: Record | None,
     ) -> None:
         self._method, self._problem = method, problem
-        self._precisions, self._means, self._log_stds = precisions, means, log_stds
-        self._buffers = buffers
+        self._precisions, self._record = precisions, record
+        first = {name: tensor[0].detach().clone() for name, tensor in starts.items()}
+        self._means = {name: first[name] for name in problem.network.layout.names}
+        self._log_stds = {
+            name: torch.full_like(mean, math.log(method.initial_std))
+            for name, mean in self._means.items()
+        }
+        self._buffers = {name: first[name] for name in problem.network.buffers}
         self._learnt = is_learnt(problem.likelihood)
         self._noise: Noise | None = None
-        self._loss = math.nan
-        few = problem.train.rows(torch.arange(min(2, problem.train.size)))[0]
-        self._local = local_layers(problem.network, few)
-        both = [*means.values(), *log_stds.values()]
-        groups = [{"params": both, "weight_decay": 0.0}]
-        self._optimiser = method.optimiser.build(groups, fused=False)
+        self._loss, self._total = math.nan, 0.0
+        self._epoch, self._step_number = 0, 0
+        self._order: Tensor | None = None
+        self._noisy = noisy_layers(problem, method.estimator)
+        self._tie_optimiser()
+
+    def _tie_optimiser(self) -> None:
+        self._leaves = {
+            **{f"mean {name}": mean.requires_grad_() for name, mean in self._means.items()},
+            **{f"std {name}": std.requires_grad_() for name, std in self._log_stds.items()},
+        }
+        groups = [{"params": [*self._leaves.values()], "weight_decay": 0.0}]
+        self._optimiser = self._method.optimiser.build(groups, fused=False)
+
+    def _snapshot(self, generator: torch.Generator) -> dict[str, Any]:
+        return {
+            "means": self._means,
+            "log_stds": self._log_stds,
+            "optimiser": {n: dict(self._optimiser.state[w]) for n, w in self._leaves.items()},
+            "buffers": self._buffers,
+            "noise": None if self._noise is None else vars(self._noise),
+            "loss": self._loss,
+            "total": self._total,
+            "epoch": self._epoch,
+            "step": self._step_number,
+            "order": self._order,
+            "generator": generator.get_state(),
+        }
+
+    def _take_up(self, saved: Mapping[str, Any], generator: torch.Generator) -> None:
+        names = tuple(self._means)  # files have an order of their own, and sums depend on it
+        self._means = {name: saved["means"][name] for name in names}
+        self._log_stds = {name: saved["log_stds"][name] for name in names}
+        self._tie_optimiser()
+        for name, leaf in self._leaves.items():
+            self._optimiser.state[leaf] = dict(saved["optimiser"][name])
+        self._buffers = dict(saved["buffers"])
+        self._noise = None if saved["noise"] is None else Noise(**saved["noise"])
+        self._loss, self._total = saved["loss"], saved["total"]
+        self._epoch, self._step_number = saved["epoch"], saved["step"]
+        self._order = None if saved["order"] is None else saved["order"].cpu()
+        generator.set_state(saved["generator"].cpu())
 
     def train(self, generator: torch.Generator, progress: Progress | None) -> None:
         recipe, size = self._method.recipe, self._problem.train.size
         epochs, batches = recipe.passes(size), recipe.batches(size)
-        for epoch in range(epochs):
-            order, total = torch.randperm(size, generator=generator), 0.0
-            for number, index in enumerate(order.tensor_split(batches)):
-                done = (epoch * batches + number) / (epochs * batches)
-                rate = recipe.optimiser.learning_rate * recipe.schedule.factor(done)
-                batch = self._problem.train.rows(index)
-                loss = self._step(batch, rate, generator)
-                if not math.isfinite(loss):
-                    raise CosetError(
-                        f"got a loss of {loss} in epoch {epoch + 1} with a rate of {rate:g}",
-                        "needed finite losses",
-                        "lower the learning rate or the initial standard deviation",
-                    )
-                total += loss * len(index)
-            self._loss = total / size
-            if self._noise is not None:
-                self._noise = self._noise.updated(torch.tensor([self._loss]))
+        if self._record is not None:
+            saved = self._record.read(next(iter(self._means.values())).device)
+            if saved is not None:
+                self._take_up(saved, generator)
+        before = self._epoch
+        while self._epoch < epochs:
+            self._train_epoch(epochs * batches, generator)
             if progress is not None:
-                progress((epoch + 1) / epochs, f"epoch {epoch + 1} of {epochs}")
+                progress(self._epoch / epochs, f"epoch {self._epoch} of {epochs}")
+        if self._record is not None and self._epoch > before:
+            self._record.write(self._snapshot(generator))
+
+    def _train_epoch(self, steps: int, generator: torch.Generator) -> None:
+        """An epoch, or what is left of it."""
+        recipe, size = self._method.recipe, self._problem.train.size
+        batches = recipe.batches(size)
+        if self._order is None:
+            self._order, self._total = torch.randperm(size, generator=generator), 0.0
+        done = self._step_number - self._epoch * batches
+        for index in self._order.tensor_split(batches)[done:]:
+            factor = recipe.schedule.factor(self._step_number / steps)
+            rate = recipe.optimiser.learning_rate * factor
+            loss = self._step(self._problem.train.rows(index), rate, generator)
+            if not math.isfinite(loss):
+                raise CosetError(
+                    f"got a loss of {loss} in epoch {self._epoch + 1} with a rate of {rate:g}",
+                    "needed finite losses",
+                    "lower the learning rate or the initial standard deviation",
+                )
+            self._total += loss * len(index)
+            self._step_number += 1
+            if self._record is not None and self._record.due(self._step_number):
+                self._record.write(self._snapshot(generator))
+        self._loss, self._order = self._total / size, None
+        if self._noise is not None:
+            self._noise = self._noise.updated(torch.tensor([self._loss]))
+        self._epoch += 1
 
     def _step(self, batch: Batch, rate: float, generator: torch.Generator) -> float:
         inputs, targets = batch
@@ -163,19 +240,15 @@ class _Run:
 
     def _outputs(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
         """Outputs of random weights; also keeps the buffers after the pass."""
-        drawn, local = {}, {}
-        noise = noise_like(
-            {name: mean for name, mean in self._means.items() if name not in self._local},
-            generator=generator,
-        )
-        for name, mean in self._means.items():
-            std = self._log_stds[name].exp()
-            if name in self._local:
-                drawn[name] = mean
-                local[id(mean)] = std.square()
-            else:
-                drawn[name] = torch.addcmul(mean, std, noise[name])
-        with dropout_off(), LocalNoise(local, generator):
+        stds = {name: log_std.exp() for name, log_std in self._log_stds.items()}
+        shared = {name: mean for name, mean in self._means.items() if name not in self._noisy}
+        noise = noise_like(shared, generator=generator)
+        drawn = self._means | {
+            name: torch.addcmul(mean, stds[name], noise[name]) for name, mean in shared.items()
+        }
+        layers = {id(self._means[name]): stds[name] for name in self._noisy}
+        noisy = FlippedNoise if self._method.estimator == "flipout" else LocalNoise
+        with dropout_off(), noisy(layers, generator):
             outputs, buffers = self._problem.network.apply_training(
                 {**drawn, **self._buffers}, inputs
             )

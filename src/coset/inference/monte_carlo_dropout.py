@@ -6,9 +6,11 @@ import torch
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
+from coset.inference.checkpoint import Checkpoint
 from coset.inference.map_estimate import MaximumAPosteriori
 from coset.inference.training.loop import train_stack
 from coset.inference.training.members import member_seeds, report_of, starting_points
+from coset.inference.training.records import refuse_two_checkpoints
 from coset.posterior.random_masks import RandomMasks
 from coset.vocabulary import Progress, Weights
 from coset.weights.masks import DropoutSite, dropout_sites
@@ -25,10 +27,15 @@ class MCDropout:
     Attributes:
         base: How the network is trained.
         per_example: Whether every row of a batch has masks of its own, as in the classic form.
+        checkpoint: Where a long run is written down, to be taken up again.
     """
 
     base: MaximumAPosteriori = field(default_factory=MaximumAPosteriori)
     per_example: bool = False
+    checkpoint: Checkpoint | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        refuse_two_checkpoints("MCDropout", self.base)
 
     def fit(
         self,
@@ -60,7 +67,10 @@ class MCDropout:
         sites = self._sites(problem)
         seeds = member_seeds(modes, generator)
         starts = starting_points(problem, start, seeds)
-        trained = train_stack(problem, starts, self.base.recipe, seeds, progress=progress)
+        recipe = self.base.recipe
+        trained = train_stack(
+            problem, starts, recipe, seeds, progress=progress, checkpoint=self.checkpoint
+        )
         report = report_of(trained)
         return tuple(
             RandomMasks(member, sites, self.per_example, report)

@@ -1,7 +1,7 @@
 """Mixtures of posteriors from independent beginnings (Wilson and Izmailov 2020)."""
 
-from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -13,6 +13,7 @@ from coset.inference.map_estimate import MaximumAPosteriori
 from coset.inference.method import Method
 from coset.inference.training.loop import train_stack
 from coset.inference.training.members import member_seeds, starting_points
+from coset.inference.training.records import part_of
 from coset.posterior.families import FitReport, Mixture, Posterior
 from coset.posterior.predict import MonteCarlo, PredictionRule
 from coset.vocabulary import Progress, Weights
@@ -42,6 +43,8 @@ class MultiMode:
 
     The posterior is the mixture ``Σ_k w_k q_k`` with equal weights, or with ``w_k`` in proportion
     to the evidence that each component reports.
+
+    A checkpoint of ``inner`` holds a folder for each mode; one of ``base`` holds its training.
 
     Attributes:
         inner: The method.
@@ -99,14 +102,17 @@ class MultiMode:
         seeds = member_seeds(self.modes, generator)
         if isinstance(self.inner, Laplace):  # around trained weights, which it does not move
             first = starting_points(problem, start, seeds)
-            start = train_stack(problem, first, self.base.recipe, seeds).weights
+            start = train_stack(
+                problem, first, self.base.recipe, seeds, checkpoint=self.base.checkpoint
+            ).weights
         starts = self._starts(problem, start, seeds)
         parts = []
         for number, (seed, own) in enumerate(zip(seeds, starts, strict=True)):
             if progress is not None:
                 progress(number / self.modes, f"mode {number + 1} of {self.modes}")
             child = torch.Generator().manual_seed(seed)
-            parts.append(self.inner.fit(problem, start=own, generator=child))
+            inner = _with_own_folder(self.inner, number)
+            parts.append(inner.fit(problem, start=own, generator=child))
         return tuple(parts)
 
     def _starts(
@@ -127,6 +133,16 @@ class MultiMode:
                 "use by_evidence=False",
             )
         return torch.tensor(found, dtype=torch.float64)
+
+
+def _with_own_folder(inner: Method, number: int) -> Method:
+    """The method of one mode, whose checkpoint is a part of that of all modes."""
+    shared = getattr(inner, "checkpoint", None)
+    if shared is None:
+        return inner
+    settings: Any = inner
+    own: Method = replace(settings, checkpoint=part_of(shared, f"mode-{number:03d}"))
+    return own
 
 
 def _evidence(report: FitReport) -> float | None:

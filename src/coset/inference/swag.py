@@ -1,26 +1,30 @@
 """SWA-Gaussian (Maddox, Garipov, Izmailov, Vetrov and Wilson 2019)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.batch_norm import refresh_statistics
+from coset.inference.checkpoint import Checkpoint
 from coset.inference.map_estimate import MaximumAPosteriori
 from coset.inference.sampling.adaptation import Moments
 from coset.inference.sampling.step_sizes import largest_curvature
 from coset.inference.sampling.targets import FullBatch
-from coset.inference.training.loop import Trained, TrainingState, train_stack
+from coset.inference.training.loop import train_stack
 from coset.inference.training.members import member_seeds, report_of, starting_points
 from coset.inference.training.optimisers import SGD
 from coset.inference.training.recipe import Recipe
+from coset.inference.training.records import part_of, refuse_two_checkpoints
 from coset.inference.training.schedules import Constant
+from coset.inference.training.state import Trained, TrainingState
 from coset.posterior.families import FitReport, Posterior, Samples
 from coset.posterior.low_rank import LowRankGaussian
 from coset.vocabulary import Progress, Weights
+from coset.weights.layout import Layout
 from coset.weights.stacking import unstack
 
 _SECOND = 0x1F83D9ABFB41BD6B  # sets the data order of the collection apart from the training's
@@ -47,6 +51,7 @@ class SWAG:
             curvature of the mean loss, times one minus the momentum.
         momentum: Momentum of the collection.
         members: Draws kept where there are batch-norm statistics.
+        checkpoint: Where a long run is written down, to be taken up again.
     """
 
     rank: int = 20
@@ -56,6 +61,7 @@ class SWAG:
     learning_rate: float | None = None
     momentum: float = 0.9
     members: int = 32
+    checkpoint: Checkpoint | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.rank < 0 or self.members < 1 or not self.scale > 0:
@@ -70,6 +76,7 @@ class SWAG:
                 "collect longer, or lower the rank",
             )
         _ = SGD(self.learning_rate or 1.0, self.momentum)  # refuses bad ones
+        refuse_two_checkpoints("SWAG", self.base)
 
     @property
     def collected(self) -> int:
@@ -105,12 +112,19 @@ class SWAG:
         seeds = member_seeds(modes, generator)
         starts = starting_points(problem, start, seeds)
         first, second = _phases(progress)
-        trained = train_stack(problem, starts, self.base.recipe, seeds, progress=first)
+        trained = train_stack(
+            problem,
+            starts,
+            self.base.recipe,
+            seeds,
+            progress=first,
+            checkpoint=part_of(self.checkpoint, "training"),
+        )
         rate = self.learning_rate or self._rate(problem, trained, generator)
         # batches of at most an eighth of the data: without gradient noise there is no cloud
         batch = min(self.base.batch_size, max(1, problem.train.size // 8))
         recipe = Recipe(SGD(rate, self.momentum), Constant(), self.collected, batch)
-        iterates = _Iterates(problem, self.rank)
+        iterates = _Iterates(problem.network.layout, self.rank)
         again = train_stack(
             problem,
             trained.weights,
@@ -118,11 +132,12 @@ class SWAG:
             [seed ^ _SECOND for seed in seeds],
             progress=second,
             on_epoch=iterates.collect,
+            checkpoint=part_of(self.checkpoint, "collection"),
         )
         report = report_of(again)
         report = replace(report, diagnostics={**report.diagnostics, "learning_rate": rate})
         return tuple(
-            self._posterior(problem, iterates, member, row, report, generator)
+            self._posterior(problem, again.collected, member, row, report, generator)
             for row, member in enumerate(unstack(again.weights))
         )
 
@@ -138,18 +153,18 @@ class SWAG:
     def _posterior(
         self,
         problem: Problem,
-        iterates: "_Iterates",
+        collected: Mapping[str, Any],
         member: Weights,
         row: int,
         report: FitReport,
         generator: torch.Generator,
     ) -> Posterior:
-        layout, moments = problem.network.layout, iterates.moments
+        layout, moments = problem.network.layout, Moments(**collected["moments"])
         variance = moments.squares[row] / moments.count
         scale = self.scale if self.rank else 1.0
         columns = {}
         if self.rank:
-            stored = torch.stack([column[row] for column in iterates.columns])
+            stored = torch.stack([column[row] for column in collected["columns"]])
             columns = layout.unflatten(stored * (scale / max(len(stored) - 1, 1)) ** 0.5)
         fixed = {name: member[name] for name in problem.network.buffers}
         gaussian = LowRankGaussian(
@@ -165,25 +180,24 @@ class SWAG:
         return Samples(refresh_statistics(problem, drawn), report=report)
 
 
+@dataclass(frozen=True)
 class _Iterates:
-    """Running moments of the iterates, and the last columns."""
+    """Running moments of the iterates, and the last columns, kept in the state of the training."""
 
-    def __init__(self, problem: Problem, rank: int) -> None:
-        self._layout = problem.network.layout
-        self._rank = rank
-        like = self._layout.flatten(problem.network.weights)
-        self.moments = Moments.none(like.unsqueeze(0))
-        self.columns: list[Float[Tensor, "m p"]] = []
+    layout: Layout
+    rank: int
 
     def collect(self, state: TrainingState) -> None:
         """Takes in the weights at the end of an epoch."""
-        flat = self._layout.flatten(state.weights).detach()
-        if not int(self.moments.count):
-            self.moments = Moments.none(flat)
-        self.moments = self.moments.including(flat)
-        self.columns.append(flat - self.moments.mean)
-        if len(self.columns) > self._rank:
-            del self.columns[0]
+        flat = self.layout.flatten(state.weights).detach()
+        known = state.collected
+        moments = Moments(**known["moments"]) if known else Moments.none(flat)
+        moments = moments.including(flat)
+        columns = (*known.get("columns", ()), flat - moments.mean)
+        state.collected = {
+            "moments": vars(moments),
+            "columns": columns[-self.rank :] if self.rank else (),
+        }
 
 
 def _phases(progress: Progress | None) -> tuple[Progress | None, Progress | None]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from coset.bayes.batches import Batches
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
+from coset.inference.checkpoint import Checkpoint
 from coset.inference.training.gradients import (
     Evaluate,
     Objective,
@@ -25,61 +26,14 @@ from coset.inference.training.gradients import (
 )
 from coset.inference.training.noise import Noise, half_squares, is_learnt
 from coset.inference.training.recipe import Recipe
+from coset.inference.training.records import Record, record_of
+from coset.inference.training.state import Trained, TrainingState, join
 from coset.inference.training.stopping import Best
 from coset.inference.training.updates import Updates, clip
 from coset.vocabulary import Batch, Progress, Weights
 
 _REPORTS_PER_SECOND = 4
 _MASKS = 0x5DEECE66D  # sets the seeds of dropout apart from those of the data order
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What training found.
-
-    Attributes:
-        weights: The members, as a stack.
-        losses: Mean negative log-likelihood of each member on the data that measure it: the
-            validation data, or its last epoch.
-        variances: Learnt noise variance of each member, where it is learnt.
-        epochs: Epochs each member was trained for.
-        steps: Steps of the longest training.
-    """
-
-    weights: Weights
-    losses: Float[Tensor, " m"]
-    variances: Float[Tensor, " m"] | None
-    epochs: tuple[int, ...]
-    steps: int
-
-
-@dataclass
-class TrainingState:
-    """Everything that changes during training, so that it could be written down and taken up.
-
-    Attributes:
-        numbers: Which member each row of the stack is; rows leave when their member stops.
-        weights: Parameters and buffers of the members, as a stack.
-        updates: The optimiser with its state.
-        orders: One generator a member for the order of its data.
-        masks: One generator a member for its dropout.
-        noise: Learnt noise, if there is one.
-        losses: Mean losses over the last epoch.
-        best: The best weights so far by the validation data, if there are any.
-        epoch: Epochs done.
-        step: Steps done.
-    """
-
-    numbers: list[int]
-    weights: Weights
-    updates: Updates
-    orders: list[torch.Generator]
-    masks: list[torch.Generator]
-    noise: Noise | None
-    losses: Float[Tensor, " m"]
-    best: Best | None = None
-    epoch: int = 0
-    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,6 +45,7 @@ class _Run:
     objective: Objective
     evaluate: Evaluate
     validation: Batches | None
+    record: Record | None
     progress: Callable[[TrainingState], None]
 
     @property
@@ -114,6 +69,7 @@ def train_stack(
     *,
     progress: Progress | None = None,
     on_epoch: Callable[[TrainingState], None] | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Trained:
     """Trains all members of a stack, each as if it were alone.
 
@@ -124,13 +80,23 @@ def train_stack(
         seeds: One a member, for the order of its data and for its dropout.
         progress: Told a few times a second how far training is.
         on_epoch: Called with the state after every epoch, to collect iterates.
+        checkpoint: Where the run is written down, to be taken up again.
 
     Raises:
-        CosetError: If the data do not fit the network, or a loss stops being finite.
+        CosetError: If the data do not fit the network, a loss stops being finite, or the folder
+            of the checkpoint holds another run.
     """
     check_data(problem, recipe)
     with own_randomness(seeds[0]):
-        return train_in_thread(problem, starts, recipe, seeds, progress=progress, on_epoch=on_epoch)
+        return train_in_thread(
+            problem,
+            starts,
+            recipe,
+            seeds,
+            progress=progress,
+            on_epoch=on_epoch,
+            checkpoint=checkpoint,
+        )
 
 
 def check_data(problem: Problem, recipe: Recipe) -> None:
@@ -158,6 +124,7 @@ def train_in_thread(
     first: int = 0,
     progress: Progress | None = None,
     on_epoch: Callable[[TrainingState], None] | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Trained:
     """The loop of :func:`train_stack`, without what only one thread may do: checks and seeds.
 
@@ -165,17 +132,31 @@ def train_in_thread(
     """
     run, state = _begin(problem, starts, recipe, seeds, progress)
     state.numbers = [first + number for number in state.numbers]
-    finished: dict[int, Trained] = {}
+    run = replace(run, record=record_of(checkpoint, "training", problem, recipe, seeds, starts))
+    _take_up(run, state)
+    before = state.epoch
     while state.epoch < run.epochs and state.numbers:
         _train_epoch(run, state)
         if run.validation is not None:
-            _validate(run, state, finished)
+            _validate(run, state)
         if on_epoch is not None:
             on_epoch(state)
+    if run.record is not None and state.epoch > before:
+        run.record.write(state.snapshot())
     if progress is not None and state.epoch < run.epochs:
         progress(1.0, f"stopped after epoch {state.epoch}")
-    _finish(run, state, torch.arange(len(state.numbers)), finished)
-    return join([finished[first + number] for number in range(len(seeds))])
+    _finish(run, state, torch.arange(len(state.numbers)))
+    found = join([state.finished[first + number] for number in range(len(seeds))])
+    return replace(found, collected=state.collected)
+
+
+def _take_up(run: _Run, state: TrainingState) -> None:
+    """Goes on from the record of the run, if there is one."""
+    if run.record is None:
+        return
+    saved = run.record.read(next(iter(state.weights.values())).device)
+    if saved is not None:
+        state.take_up(saved, run.recipe, run.problem)
 
 
 def _begin(
@@ -196,7 +177,8 @@ def _begin(
     first = problem.train.rows(torch.arange(min(2, problem.train.size)).expand(len(seeds), -1))
     evaluate = choose(objective, weights, first, size=min(recipe.batch_size, problem.train.size))
     steps = recipe.passes(problem.train.size) * recipe.batches(problem.train.size)
-    run = _Run(problem, recipe, objective, evaluate, validation, _throttled(progress, steps))
+    told = _throttled(progress, steps)
+    run = _Run(problem, recipe, objective, evaluate, validation, None, told)
     state = TrainingState(
         numbers=list(range(len(seeds))),
         weights=weights,
@@ -217,18 +199,23 @@ def _first_noise(run: _Run, weights: Weights) -> Noise:
 
 
 def _train_epoch(run: _Run, state: TrainingState) -> None:
+    """An epoch, or what is left of it."""
     size = run.problem.train.size
-    order = torch.stack([torch.randperm(size, generator=g) for g in state.orders])
-    total = torch.zeros(())
-    for index in order.tensor_split(run.batches, dim=1):
+    if state.order is None:
+        state.order = torch.stack([torch.randperm(size, generator=g) for g in state.orders])
+        state.total = torch.zeros(())
+    done = state.step - state.epoch * run.batches
+    for index in state.order.tensor_split(run.batches, dim=1)[done:]:
         losses = _train_step(run, state, run.problem.train.rows(index))
-        total = total + losses * index.shape[1]
+        state.total = state.total + losses * index.shape[1]
+        if run.record is not None and run.record.due(state.step):
+            run.record.write(state.snapshot())
         run.progress(state)
-    losses = total / size
+    losses = state.total / size
     if state.noise is not None:
         state.noise = state.noise.updated(losses)
         losses = state.noise.losses(losses)
-    state.losses = losses
+    state.losses, state.order = losses, None
     state.epoch += 1
 
 
@@ -262,7 +249,7 @@ def _require_finite(losses: Float[Tensor, " m"], state: TrainingState, rate: flo
     )
 
 
-def _validate(run: _Run, state: TrainingState, finished: dict[int, Trained]) -> None:
+def _validate(run: _Run, state: TrainingState) -> None:
     """Keeps the best weights of each member and lets go of those that have lost patience."""
     assert run.validation is not None
     losses = run.losses(state.weights, run.validation)
@@ -274,7 +261,7 @@ def _validate(run: _Run, state: TrainingState, finished: dict[int, Trained]) -> 
         state.best = state.best.updated(losses, state.weights)
     stops = state.best.stale >= run.recipe.patience
     if bool(stops.any()):
-        _finish(run, state, stops.nonzero().flatten(), finished)
+        _finish(run, state, stops.nonzero().flatten())
         _keep(run, state, (~stops).nonzero().flatten())
 
 
@@ -294,7 +281,7 @@ def _keep(run: _Run, state: TrainingState, rows: Tensor) -> None:
     }
 
 
-def _finish(run: _Run, state: TrainingState, rows: Tensor, finished: dict[int, Trained]) -> None:
+def _finish(run: _Run, state: TrainingState, rows: Tensor) -> None:
     """Writes down what training found for some rows."""
     if not len(rows):
         return
@@ -310,25 +297,13 @@ def _finish(run: _Run, state: TrainingState, rows: Tensor, finished: dict[int, T
         losses, variances = noise.losses(half), noise.variance
     for place, row in enumerate(rows.tolist()):
         part = slice(place, place + 1)
-        finished[state.numbers[row]] = Trained(
+        state.finished[state.numbers[row]] = Trained(
             {name: tensor[part] for name, tensor in weights.items()},
             losses[part],
             None if variances is None else variances[part],
             (state.epoch,),
             state.step,
         )
-
-
-def join(parts: Sequence[Trained]) -> Trained:
-    """Puts stacks of members side by side."""
-    variances = [part.variances for part in parts if part.variances is not None]
-    return Trained(
-        {name: torch.cat([part.weights[name] for part in parts]) for name in parts[0].weights},
-        torch.cat([part.losses for part in parts]),
-        torch.cat(variances) if variances else None,
-        tuple(epochs for part in parts for epochs in part.epochs),
-        max(part.steps for part in parts),
-    )
 
 
 def _throttled(progress: Progress | None, steps: int) -> Callable[[TrainingState], None]:

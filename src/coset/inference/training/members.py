@@ -7,7 +7,7 @@ import torch
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.inference.training.loop import Trained
+from coset.inference.training.state import Trained
 from coset.posterior.families import FitReport
 from coset.vocabulary import Weights
 from coset.weights.stacking import check_fit, stack

@@ -11,9 +11,12 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 import torch
 
 from coset.bayes.problem import Problem
-from coset.inference.training.loop import Trained, join, own_randomness, train_in_thread
+from coset.inference.checkpoint import Checkpoint
+from coset.inference.training.loop import own_randomness, train_in_thread
 from coset.inference.training.planning import Plan
 from coset.inference.training.recipe import Recipe
+from coset.inference.training.records import part_of
+from coset.inference.training.state import Trained, join
 from coset.vocabulary import Progress, Weights
 
 _SECONDS_BETWEEN_REPORTS = 0.25
@@ -31,6 +34,7 @@ def train_stacks(
     plan: Plan,
     *,
     progress: Progress | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Trained:
     """Trains members as several stacks and puts them side by side again.
 
@@ -41,6 +45,7 @@ def train_stacks(
         seeds: One a member.
         plan: How large the stacks are and how many train at the same time.
         progress: Told a few times a second, from this thread, how far training is.
+        checkpoint: Where each stack has a folder of its own.
     """
     chunks = [slice(first, first + plan.size) for first in range(0, len(seeds), plan.size)]
     board = _Board([len(seeds[chunk]) for chunk in chunks], progress)
@@ -55,6 +60,7 @@ def train_stacks(
             seeds[chunk],
             first=chunk.start,
             progress=lambda done, _: board.note(number, done),
+            checkpoint=part_of(checkpoint, f"stack-{number:03d}"),
         )
 
     with own_randomness(seeds[0]):

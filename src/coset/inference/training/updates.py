@@ -68,6 +68,16 @@ class Updates:
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
 
+    def state(self) -> dict[str, dict[str, Any]]:
+        """What the optimiser remembers of each parameter."""
+        return {name: dict(self.optimiser.state[w]) for name, w in self.parameters.items()}
+
+    def take_up(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Gives the optimiser what one like it remembered."""
+        for name, parameter in self.parameters.items():
+            if state[name]:
+                self.optimiser.state[parameter] = dict(state[name])
+
     def select(self, optimiser: Optimiser, problem: Problem, index: Tensor) -> "Updates":
         """The updates of some members, with their state."""
         chosen = {name: tensor[index] for name, tensor in self.parameters.items()}
