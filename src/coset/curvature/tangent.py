@@ -42,6 +42,9 @@ Precision = float | Tensor | Mapping[str, float | Tensor] | GaussianPrior
 _DIRECT = 1 << 32
 """Multiplications that a direct Newton step may take; beyond, conjugate gradients."""
 
+_ENOUGH = 1e-4
+"""Share of a step's length that may be left open: what it costs is of second order."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -177,6 +180,8 @@ class Tangent:
             iterations: Of conjugate gradients in each.
         """
         point = self.start(form) if start is None else start
+        # below the rounding of the log-joint there is nothing left to gain
+        tolerance = max(tolerance, torch.finfo(point.outputs.dtype).eps)
         for _ in range(steps):
             gradient = self.gradient(point, precision)
             direction, change = self._step(point, gradient, precision, preconditioner, iterations)
@@ -283,7 +288,7 @@ class Tangent:
             curvature = float(rows.square().sum()) + quadratic
             step = slope / max(curvature, 1e-300)
             length = min(max(length - step, length / 4), 2 * length + 1)
-            if abs(step) <= 1e-8 * max(1.0, length):
+            if abs(step) <= _ENOUGH * max(1.0, length):
                 break
         return length
 
