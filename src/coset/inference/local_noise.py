@@ -8,6 +8,7 @@ draws ``ΔW = σ ε`` once and gives example ``n`` the weights ``μ + ΔW ∘ r_
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,104 +26,101 @@ _CONVOLUTIONS: dict[Callable[..., Any], int] = {torch.conv1d: 3, torch.conv2d: 4
 """Convolutions, and the number of axes of a batch for them."""
 
 
-class LocalNoise(TorchFunctionMode):
-    """While it is on, linear layers of known deviations return draws of their outputs.
+@dataclass(frozen=True)
+class Deviations:
+    """Standard deviations of some tensors, and where their noise comes from.
 
-    Args:
-        stds: Standard deviations of weights and biases, by identity of the tensor of their means.
-        generator: Where the noise comes from.
+    Attributes:
+        stds: Of weights and biases, by identity of the tensor of their means.
+        generator: The only source of randomness.
     """
 
-    def __init__(self, stds: Mapping[int, Tensor], generator: torch.Generator) -> None:
-        super().__init__()
-        self._stds, self._generator = stds, generator
+    stds: Mapping[int, Tensor]
+    generator: torch.Generator
 
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Replaces linear layers and lets every other function pass."""
-        given = kwargs or {}
-        if function is functional.linear:
-            return self._linear(*args, **given)
-        return function(*args, **given)
-
-    def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        mean = functional.linear(input, weight, bias)
-        if id(weight) not in self._stds:
-            return mean
-        own = None if bias is None else self._stds[id(bias)].square()
-        variance = functional.linear(input.square(), self._stds[id(weight)].square(), own)
-        noise = torch.randn(
-            mean.shape, dtype=mean.dtype, device=mean.device, generator=self._generator
+    def noise(self, like: Tensor) -> Tensor:
+        """Standard normal numbers in the shape of a tensor."""
+        return torch.randn(
+            like.shape, dtype=like.dtype, device=like.device, generator=self.generator
         )
-        return mean + (variance + _TINY).sqrt() * noise
 
+    def drawn(self, mean: Tensor | None) -> Tensor | None:
+        """A perturbation of a tensor, one for the whole batch."""
+        if mean is None:
+            return None
+        std = self.stds[id(mean)]
+        return std * self.noise(std)
 
-class FlippedNoise(TorchFunctionMode):
-    """While it is on, layers of known deviations have weights of their own for every example.
-
-    Args:
-        stds: Standard deviations of weights and biases, by identity of the tensor of their means.
-        generator: Where the noise and the signs come from.
-    """
-
-    def __init__(self, stds: Mapping[int, Tensor], generator: torch.Generator) -> None:
-        super().__init__()
-        self._stds, self._generator = stds, generator
-
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Replaces linear layers and convolutions and lets every other function pass."""
-        given = kwargs or {}
-        if function is functional.linear or function in _CONVOLUTIONS:
-            return self._layer(function, *args, **given)
-        return function(*args, **given)
-
-    def _layer(
-        self,
-        function: Callable[..., Any],
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        *settings: Any,
-        **named: Any,
-    ) -> Any:
-        mean = function(input, weight, bias, *settings, **named)
-        if id(weight) not in self._stds:
-            return mean
-        axis = 1 if function in _CONVOLUTIONS else -1  # of features
-        perturbed = function(
-            input * self._signs(input, axis),
-            self._drawn(weight),
-            None if bias is None else self._drawn(bias),
-            *settings,
-            **named,
-        )
-        return mean + perturbed * self._signs(mean, axis)
-
-    def _drawn(self, mean: Tensor) -> Tensor:
-        """A perturbation, one for the whole batch."""
-        std = self._stds[id(mean)]
-        noise = torch.randn(
-            std.shape, dtype=std.dtype, device=std.device, generator=self._generator
-        )
-        return std * noise
-
-    def _signs(self, values: Tensor, axis: int) -> Tensor:
+    def signs(self, values: Tensor, axis: int) -> Tensor:
         """A sign for every example and feature, the same at all positions."""
         shape = [1] * values.dim()
         shape[0], shape[axis] = values.shape[0], values.shape[axis]
-        flips = torch.randint(2, shape, generator=self._generator, device=self._generator.device)
+        flips = torch.randint(2, shape, generator=self.generator, device=self.generator.device)
         return (2 * flips - 1).to(values)
+
+
+class NoisyLayers(TorchFunctionMode):
+    """While it is on, layers of known deviations return draws of their outputs.
+
+    Args:
+        deviations: Those of the layers that are replaced.
+        draw: :func:`local_draw` or :func:`flipped_draw`.
+    """
+
+    def __init__(self, deviations: Deviations, draw: Callable[..., Any]) -> None:
+        super().__init__()
+        self._deviations, self._draw = deviations, draw
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Replaces these layers and lets every other function pass."""
+        given = kwargs or {}
+        if function is functional.linear or function in _CONVOLUTIONS:
+            weight = args[1] if len(args) > 1 else given["weight"]
+            if id(weight) in self._deviations.stds:
+                return self._draw(self._deviations, function, *args, **given)
+        return function(*args, **given)
+
+
+def local_draw(
+    deviations: Deviations,
+    function: Callable[..., Any],
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Independent outputs of a linear layer."""
+    mean: Tensor = function(input, weight, bias)
+    own = None if bias is None else deviations.stds[id(bias)].square()
+    variance = function(input.square(), deviations.stds[id(weight)].square(), own)
+    return torch.addcmul(mean, (variance + _TINY).sqrt(), deviations.noise(mean))
+
+
+def flipped_draw(
+    deviations: Deviations,
+    function: Callable[..., Any],
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *settings: Any,
+    **named: Any,
+) -> Tensor:
+    """Outputs of a layer whose weights have signs of their own for every example."""
+    axis = 1 if function in _CONVOLUTIONS else -1  # of features
+    mean: Tensor = function(input, weight, bias, *settings, **named)
+    perturbed = function(
+        input * deviations.signs(input, axis),
+        deviations.drawn(weight),
+        deviations.drawn(bias),
+        *settings,
+        **named,
+    )
+    return torch.addcmul(mean, perturbed, deviations.signs(mean, axis))
 
 
 class _Uses(TorchFunctionMode):

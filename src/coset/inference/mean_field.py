@@ -13,7 +13,13 @@ from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.checkpoint import Checkpoint
-from coset.inference.local_noise import FlippedNoise, LocalNoise, noisy_layers
+from coset.inference.local_noise import (
+    Deviations,
+    NoisyLayers,
+    flipped_draw,
+    local_draw,
+    noisy_layers,
+)
 from coset.inference.map_estimate import MaximumAPosteriori
 from coset.inference.training.members import member_seeds, starting_points
 from coset.inference.training.noise import Noise, half_squares, is_learnt
@@ -246,9 +252,9 @@ class _Run:
         drawn = self._means | {
             name: torch.addcmul(mean, stds[name], noise[name]) for name, mean in shared.items()
         }
-        layers = {id(self._means[name]): stds[name] for name in self._noisy}
-        noisy = FlippedNoise if self._method.estimator == "flipout" else LocalNoise
-        with dropout_off(), noisy(layers, generator):
+        own = Deviations({id(self._means[name]): stds[name] for name in self._noisy}, generator)
+        draw = flipped_draw if self._method.estimator == "flipout" else local_draw
+        with dropout_off(), NoisyLayers(own, draw):
             outputs, buffers = self._problem.network.apply_training(
                 {**drawn, **self._buffers}, inputs
             )
