@@ -119,8 +119,8 @@ class Linearisation:
     def _on(self, inputs: Inputs) -> Callable[[Weights], Tensor]:
         return lambda given: self.network.apply({**self.weights, **given}, inputs)
 
-    def _plan(self, inputs: Inputs, count: int) -> tuple[int, int]:
-        """Rows of data and vectors of one chunk."""
+    def row_bytes(self, inputs: Inputs, count: int) -> int:
+        """Bytes of activations and derivatives of one row for so many vectors."""
         if not self._sizes:
             one = next(_split(inputs, 1))
             self.network.apply(self.weights, one)  # what is set up at a first call is no activation
@@ -128,8 +128,13 @@ class Linearisation:
                 self.network.apply(self.weights, one)
             self._sizes.extend((2 * seen.total, 4 * max(1, seen.largest)))
         graph, vector = self._sizes
-        columns = max(1, min(count, (self.memory - graph) // vector))
-        return max(1, self.memory // (graph + columns * vector)), columns
+        return graph + count * vector
+
+    def _plan(self, inputs: Inputs, count: int) -> tuple[int, int]:
+        """Rows of data and vectors of one chunk."""
+        fixed = self.row_bytes(inputs, 0)
+        columns = max(1, min(count, (self.memory - fixed) // self._sizes[1]))
+        return max(1, self.memory // self.row_bytes(inputs, columns)), columns
 
     @cached_property
     def _sizes(self) -> list[int]:

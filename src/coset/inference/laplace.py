@@ -11,10 +11,12 @@ from coset.bayes.likelihood import Categorical, GaussianNoise, Likelihood
 from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
 from coset.curvature.kfac import KFAC
+from coset.curvature.matrix_free import MatrixFree
 from coset.curvature.measure import Curvature, Cuts, Measured
 from coset.curvature.structures import Full
 from coset.curvature.tangent import Tangent, tangent_of
 from coset.errors import CosetError
+from coset.inference.matrix_free.fit import fit_matrix_free
 from coset.inference.precisions.grouping import Groups, group_weights, prior_of
 from coset.inference.precisions.tuning import ByEvidence, Tuner
 from coset.inference.subsets import Columns, LastLayer, Subnetwork
@@ -24,6 +26,7 @@ from coset.posterior.families import FitReport
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.linearised import Linearised
 from coset.posterior.shrinkage import best_shrinkage
+from coset.posterior.tangent_samples import TangentSamples
 from coset.vocabulary import Progress, Weights
 from coset.weights.layout import Layout
 from coset.weights.stacking import check_fit
@@ -43,13 +46,13 @@ class Laplace:
 
     Attributes:
         curvature: What stands for ``H``: :class:`coset.KFAC`, :class:`coset.Full`,
-            :class:`coset.DiagonalOnly`, :class:`coset.LowRank`.
+            :class:`coset.DiagonalOnly`, :class:`coset.LowRank`, :class:`coset.MatrixFree`.
         subset: What is uncertain: :class:`coset.LastLayer`, :class:`coset.Subnetwork` (always with
             its full covariance) or shell patterns of tensors; ``None``: all parameters.
         tuning: How the prior's precisions and unknown noise are found; ``None`` keeps them.
     """
 
-    curvature: Curvature = field(default_factory=KFAC)
+    curvature: Curvature | MatrixFree = field(default_factory=KFAC)
     subset: Subset = None
     tuning: ByEvidence | None = field(default_factory=ByEvidence)
 
@@ -66,7 +69,7 @@ class Laplace:
         start: Weights | None = None,
         generator: torch.Generator,
         progress: Progress | None = None,
-    ) -> Gaussian:
+    ) -> Gaussian | TangentSamples:
         """Measures the curvature at the trained weights and tunes the prior.
 
         Args:
@@ -85,6 +88,19 @@ class Laplace:
                 "give GaussianNoise(std=…) or tuning=ByEvidence()",
             )
         tell(0.0, "curvature")
+        if isinstance(self.curvature, MatrixFree):
+            layout = self._sampled_layout(problem)
+            fixed = _others(layout, weights, start)
+            return fit_matrix_free(
+                problem,
+                weights,
+                layout,
+                self.curvature,
+                self.tuning,
+                generator=generator,
+                tell=tell,
+                fixed=fixed,
+            )
         unit = problem.with_likelihood(GaussianNoise(1.0)) if _unknown_noise(problem) else problem
         part = self._part(unit, weights, generator)
         part = replace(part, fixed=_others(part.layout, weights, start))
@@ -92,8 +108,26 @@ class Laplace:
             return _untuned(problem, weights, part)
         return _tuned(problem, weights, part, self.tuning.settled(problem.likelihood), tell)
 
+    def _sampled_layout(self, problem: Problem) -> Layout:
+        match self.subset:
+            case None:
+                return problem.network.layout
+            case LastLayer():
+                return self.subset.layout(problem)
+            case Subnetwork():
+                raise CosetError(
+                    "got a Subnetwork with MatrixFree()",
+                    "needed whole tensors",
+                    "use Full() with a Subnetwork, or name patterns",
+                )
+            case str():
+                return problem.network.layout.select(self.subset)
+            case _:
+                return problem.network.layout.select(*self.subset)
+
     def _part(self, problem: Problem, weights: Weights, generator: torch.Generator) -> "_Part":
         layout = problem.network.layout
+        assert not isinstance(self.curvature, MatrixFree)
         match self.subset:
             case None:
                 return _Part(layout, self.curvature)

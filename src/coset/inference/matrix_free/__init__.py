@@ -1,0 +1,1 @@
+"""Linearised Laplace through posterior samples, for networks of any size."""

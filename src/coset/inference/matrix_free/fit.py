@@ -1,0 +1,282 @@
+"""Linearised Laplace with the exact curvature, through samples (Antorán et al. 2023)."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from coset.bayes.batches import as_batches
+from coset.bayes.likelihood import GaussianNoise
+from coset.bayes.problem import Problem
+from coset.curvature.jacobian import Jacobian
+from coset.curvature.matrix_free import ConjugateGradients, MatrixFree, StochasticDescent
+from coset.curvature.measure import check_finite
+from coset.curvature.products import Linearisation
+from coset.curvature.tangent import Form, Mean, Tangent
+from coset.errors import CosetError
+from coset.inference.matrix_free.loop import Found, Loop, check_mean, first_state
+from coset.inference.matrix_free.model import Model, estimate_diagonal
+from coset.inference.matrix_free.preconditioning import preconditioner_bytes
+from coset.inference.matrix_free.state import Record, digest
+from coset.inference.precisions.grouping import Groups, group_weights, prior_of
+from coset.inference.precisions.tuning import ByEvidence
+from coset.posterior.families import FitReport
+from coset.posterior.shrinkage import best_shrinkage
+from coset.posterior.tangent_samples import TangentSamples
+from coset.vocabulary import Progress, Weights
+from coset.weights.layout import Layout
+
+_STACKS = 9
+"""Stacks of the size of all samples that are alive together, at most."""
+
+_FEW = 0.01
+"""Effective weights below which a group is switched off."""
+
+
+@torch.no_grad()
+def fit_matrix_free(
+    problem: Problem,
+    weights: Weights,
+    layout: Layout,
+    curvature: MatrixFree,
+    tuning: ByEvidence | None,
+    *,
+    generator: torch.Generator,
+    tell: Progress,
+    fixed: Weights | None = None,
+) -> TangentSamples:
+    """Samples of ``N(θ̃, (H + Λ)⁻¹)`` with the exact ``H``, and precisions tuned by them.
+
+    Args:
+        problem: Network, likelihood, prior and data.
+        weights: ``θ̃``.
+        layout: What is uncertain.
+        curvature: How samples are found.
+        tuning: How precisions are found; ``None`` keeps the prior and a given noise.
+        generator: Where one seed comes from.
+        tell: Told how far it is.
+        fixed: What is not covered, where it is not the network's own.
+    """
+    solver = curvature.settled(problem.train.size)
+    _check_batch_norm(problem)
+    settings = None if tuning is None else tuning.settled(problem.likelihood)
+    likelihood = problem.likelihood
+    learn = isinstance(likelihood, GaussianNoise) and likelihood.std is None
+    noise = None
+    if learn and settings is not None and not settings.noise:
+        noise = _residual_noise(problem, weights)
+        problem, learn = problem.with_likelihood(noise), False
+    seed = int(torch.randint(2**62, (), generator=generator))
+    unit = problem.with_likelihood(GaussianNoise(1.0)) if learn else problem
+    model = _model(_tangent(unit, weights, layout), curvature, settings, learn, seed)
+    _check_memory(model, curvature, solver)
+    model = _with_features(model, curvature, tell)
+    found = _loop(model, curvature, solver, settings, tell)
+    posterior = replace(_posterior(found, model, settings, noise), fixed=fixed or {})
+    if settings is not None and settings.validation is not None:
+        posterior = _shrunk(posterior, problem, settings)
+    tell(1.0, "done")
+    return posterior
+
+
+def _with_features(model: Model, curvature: MatrixFree, tell: Progress) -> Model:
+    if curvature.features == "raw":
+        return model
+    tell(0.0, "features")
+    tangent = model.tangent
+    options = {"probes": curvature.samples, "seed": model.seed}
+    return replace(model, features=estimate_diagonal(tangent, tangent.outputs, **options))
+
+
+def _loop(
+    model: Model,
+    curvature: MatrixFree,
+    solver: ConjugateGradients | StochasticDescent,
+    settings: ByEvidence | None,
+    tell: Progress,
+) -> Found:
+    tangent = model.tangent
+    gaussian = isinstance(tangent.likelihood, GaussianNoise)
+    mean: Mean = "network" if settings is None else settings.mean
+    if settings is None:
+        refresh, updates = False, 0
+        precision = _given(tangent)[0]
+    else:
+        check_mean(settings.mean, solver)
+        refresh = settings.hessian == "tangent" and not gaussian
+        updates = settings.steps if settings.steps is not None else (20 if gaussian else 5)
+        precision = model.start_precision()
+    start = tangent.start(model.form, at_network=mean == "network")
+    first = first_state(model, solver, precision, start)
+    record = Record(
+        None if curvature.folder is None else Path(curvature.folder),
+        {
+            "settings": repr(replace(curvature, folder=None, solver=solver)),
+            "tuning": repr(None if settings is None else replace(settings, validation=None)),
+            "likelihood": type(tangent.likelihood).__name__,
+            "seed": model.seed,
+            "weights": [list(tangent.layout.names), tangent.layout.size],
+            "numbers": digest(tangent.outputs, tangent.targets, precision),
+        },
+    )
+    loop = Loop(model, solver, mean, refresh, updates, 1e-2, curvature.evidence, record, tell)
+    return loop.run(first)
+
+
+def _posterior(
+    found: Found, model: Model, settings: ByEvidence | None, noise: GaussianNoise | None
+) -> TangentSamples:
+    tangent, state = model.tangent, found.state
+    layout = tangent.layout
+    prior = None
+    if settings is not None:
+        network, own = tangent.problem.network, tangent.problem.prior
+        given = {n: own.of(n, network.weights[n]) for n in network.layout.names}
+        prior = prior_of(layout, model.flat(state.precision).double(), given)
+    learnt = GaussianNoise(float(state.noise) ** -0.5) if model.learn_noise else noise
+    evidence = None if found.half_logdet is None else found.log_joint - found.half_logdet.value
+    report = FitReport(
+        likelihood=learnt,
+        prior=prior,
+        log_evidence=evidence,
+        diagnostics=_diagnostics(found, model),
+        warnings=(*model.groups.notes, *found.notes, *_doubts(found, model)),
+    )
+    mean = {name: tangent.weights[name].clone() for name in layout.names}
+    deviations = layout.unflatten(found.solved.samples.mT.contiguous())
+    return TangentSamples(mean, deviations, report)
+
+
+def _diagnostics(found: Found, model: Model) -> dict[str, float]:
+    state = found.state
+    diagnostics = {
+        "effective_weights": float(found.effective.sum()),
+        "effective_weights_error": float(found.error.square().sum().sqrt()),
+        "groups": float(len(found.effective)),
+        "median_precision": float(state.precision.median()),
+        "residual": found.solved.residual,
+        "iterations": float(found.solved.iterations),
+        "updates": float(state.step),
+    }
+    if model.learn_noise:
+        diagnostics["noise"] = float(state.noise) ** -0.5
+    if found.half_logdet is not None:
+        diagnostics["log_evidence_error"] = found.half_logdet.standard_error
+    return diagnostics
+
+
+def _doubts(found: Found, model: Model) -> list[str]:
+    off = [
+        name for name, few in zip(model.groups.names, found.effective < _FEW, strict=True) if few
+    ]
+    if not off:
+        return []
+    listed = ", ".join(off[:4]) + (" …" if len(off) > 4 else "")
+    return [
+        f"{len(off)} of {len(found.effective)} groups switched off (the data say nothing of "
+        f"them): {listed}"
+    ]
+
+
+def _shrunk(posterior: TangentSamples, problem: Problem, settings: ByEvidence) -> TangentSamples:
+    """The best multiple of the covariance for held-out data."""
+    assert settings.validation is not None
+    likelihood = posterior.report.likelihood or problem.likelihood
+    factor = best_shrinkage(posterior, problem.network, likelihood, as_batches(settings.validation))
+    diagnostics = {**posterior.report.diagnostics, "shrinkage": factor}
+    report = replace(posterior.report, diagnostics=diagnostics)
+    return replace(posterior.shrunk(factor), report=report)
+
+
+def _tangent(problem: Problem, weights: Weights, layout: Layout) -> Tangent:
+    """The tangent model with products only."""
+    pairs = [(problem.network.apply(weights, x), y) for x, y in problem.train]
+    outputs = torch.cat([found for found, _ in pairs])
+    targets = torch.cat([found for _, found in pairs])
+    check_finite(outputs)
+    jacobian = Jacobian.of(problem, weights, layout, outputs, kept=0)
+    return Tangent(problem, weights, layout, jacobian, outputs, targets)
+
+
+def _model(
+    tangent: Tangent,
+    curvature: MatrixFree,
+    settings: ByEvidence | None,
+    learn: bool,
+    seed: int,
+) -> Model:
+    problem, layout, like = tangent.problem, tangent.layout, tangent.outputs
+    form: Form = "full"
+    if settings is None:
+        groups = Groups(layout, *_given(tangent)[1:])
+    else:
+        assert settings.form != "auto"
+        form = settings.form
+        groups = group_weights(problem, layout, settings.groups, rows=False)
+    ones = torch.ones(layout.size, dtype=like.dtype, device=like.device)
+    return Model(tangent, groups, ones, form, learn, seed, curvature.samples)
+
+
+def _given(
+    tangent: Tangent,
+) -> tuple[Float[Tensor, " g"], Int[Tensor, " p"], tuple[str, ...]]:
+    """The different precisions of a prior that is kept, and which weights have each."""
+    like = tangent.layout.flatten(tangent.weights).double()
+    each = tangent.problem.prior.flat(tangent.layout, like)
+    if not bool((each > 0).all()):
+        raise CosetError("got a prior precision of zero", "needed positive precisions")
+    precision, labels = each.unique(return_inverse=True)
+    return precision, labels, tuple(f"precision {value:.3g}" for value in precision.tolist())
+
+
+def _residual_noise(problem: Problem, weights: Weights) -> GaussianNoise:
+    """Noise of the size of the network's own residuals."""
+    pairs = [(problem.network.apply(weights, x), y) for x, y in problem.train]
+    outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    return GaussianNoise().estimate(outputs, targets)
+
+
+def _check_batch_norm(problem: Problem) -> None:
+    """Statistics of a batch would couple its examples: then there is no Jacobian of one."""
+    module = problem.network.module
+    for name, child in () if module is None else module.named_modules():
+        if isinstance(child, nn.modules.batchnorm._BatchNorm) and child.running_mean is None:
+            raise CosetError(
+                f"got the batch norm {name!r} without running statistics",
+                "needed outputs that do not depend on the other examples of a batch",
+                "build it with track_running_stats=True and train it, or use another norm",
+            )
+
+
+def _check_memory(
+    model: Model, curvature: MatrixFree, solver: ConjugateGradients | StochasticDescent
+) -> None:
+    """Refuses what would not fit, with what would."""
+    each = _STACKS * model.tangent.layout.size * model.features.element_size()
+    rest = _work_bytes(model) + preconditioner_bytes(solver, model)
+    total = rest + each * curvature.samples
+    if total <= curvature.memory:
+        return
+    fitting = (curvature.memory - rest) // each
+    advice = (
+        f"use MatrixFree(samples={fitting})"
+        if fitting >= 1
+        else "use subset=LastLayer(), or ConjugateGradients(preconditioner=DiagonalOnly())"
+    )
+    raise CosetError(
+        f"got {model.tangent.layout.size:,} weights and {curvature.samples} samples, which take "
+        f"{total / 2**30:.2f} GiB",
+        f"needed at most {curvature.memory / 2**30:.2f} GiB",
+        advice + ", or give more memory",
+    )
+
+
+def _work_bytes(model: Model) -> int:
+    """Activations of one chunk, at most; and what is kept of all data and weights."""
+    tangent = model.tangent
+    kept = 8 * (12 * tangent.layout.size + 8 * tangent.outputs.numel() * model.samples)
+    line = Linearisation(tangent.problem.network, tangent.weights, tangent.layout)
+    inputs, _ = next(iter(tangent.problem.train))
+    return kept + min(line.memory, len(inputs) * line.row_bytes(inputs, model.samples))

@@ -1,0 +1,176 @@
+"""The tangent model, its prior by groups, and the random right-hand sides of its samples.
+
+With the root ``R Rᵀ = B`` of the output curvature and standard normal ``e`` and ``ε``, the solution
+of ``(H + Λ) z = Jᵀ R e + Λ^½ ε`` is a sample of ``N(0, (H + Λ)⁻¹)``.  It is the minimum of
+``½ |Rᵀ J z|² + ½ |z - θⁿ|²_Λ`` with ``Λ θⁿ`` the right-hand side: all the noise stands in the
+prior's term, so that batches of data add little of their own (Antorán et al. 2023).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from coset.bayes.likelihood import GaussianNoise
+from coset.curvature.products import Linearisation
+from coset.curvature.tangent import Form, Point, Tangent
+from coset.errors import CosetError
+from coset.inference.precisions.grouping import Groups
+
+_PROBED = 16
+"""Examples whose gradients are added before they are squared: fewer would be more accurate."""
+
+_DEAD = 1e-12
+"""Share of a tensor's largest curvature below which a weight has none."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """The tangent model with everything but the values of precisions and noise.
+
+    Attributes:
+        tangent: The tangent model, at unit noise where the noise is learnt.
+        groups: Which weights share a precision.
+        features: What the precision of its group is multiplied with for each weight: ones, or
+            the diagonal of the curvature (g-prior).
+        form: Full or simple.
+        learn_noise: Whether the noise is learnt.
+        seed: Of all random numbers.
+        samples: How many samples are drawn.
+    """
+
+    tangent: Tangent
+    groups: Groups
+    features: Float[Tensor, " p"]
+    form: Form
+    learn_noise: bool
+    seed: int
+    samples: int
+
+    @property
+    def labels(self) -> Int[Tensor, " p"]:
+        """The group of each weight."""
+        return self.groups.labels
+
+    @property
+    def sizes(self) -> Float[Tensor, " g"]:
+        """Weights of each group."""
+        return torch.bincount(self.labels, minlength=len(self.groups.names)).double()
+
+    def at(self, noise: float) -> Tangent:
+        """The tangent model under some noise precision."""
+        if not self.learn_noise:
+            return self.tangent
+        return self.tangent.with_likelihood(GaussianNoise(noise**-0.5))
+
+    def flat(self, precision: Float[Tensor, " g"]) -> Float[Tensor, " p"]:
+        """``Λ``: one precision a weight."""
+        return precision.to(self.features)[self.labels] * self.features
+
+    def norms(self, flat: Float[Tensor, " p"]) -> Float[Tensor, " g"]:
+        """``Σ d θ²`` of each group, with ``d`` the features."""
+        return self.by_group(flat.double().square() * self.features.double())
+
+    def by_group(self, terms: Float[Tensor, " p"]) -> Float[Tensor, " g"]:
+        """Sums over the weights of each group."""
+        total = torch.zeros(len(self.groups.names), dtype=torch.float64, device=terms.device)
+        return total.index_add_(0, self.labels, terms.double())
+
+    def targets(
+        self, tangent: Tangent, outputs: Tensor, precision: Float[Tensor, " p"]
+    ) -> Float[Tensor, "p m"]:
+        """The right-hand sides ``Jᵀ R e + Λ^½ ε``; the random numbers are always the same."""
+        root = tangent.likelihood.hessian_root(outputs)
+        sources = [self._source(number) for number in range(self.samples)]
+        noise = torch.stack([_colour(root, source) for source in sources])
+        result = tangent.jacobian.pull(noise.flatten(1).mT)
+        for column, source in zip(result.unbind(1), sources, strict=True):
+            column.addcmul_(precision.sqrt(), _normal(precision.shape, source, like=precision))
+        if not bool(result.isfinite().all()):
+            raise CosetError(
+                "got derivatives of the network that are not finite",
+                "needed finite Jacobians at its own weights",
+                "check the inputs and whether training diverged",
+            )
+        return result
+
+    def _source(self, number: int) -> torch.Generator:
+        return torch.Generator().manual_seed((self.seed + number) % 2**63)
+
+    def effective(
+        self,
+        samples: Float[Tensor, "p m"],
+        curved: Float[Tensor, "p m"],
+    ) -> tuple[Float[Tensor, " g"], Float[Tensor, " g"]]:
+        """Effective dimension of each group and its standard error.
+
+        ``γ_g = tr [H Σ]_gg ≈ 1/m Σ z_g · (H z)_g``, without bias.
+
+        Args:
+            samples: The samples ``z``.
+            curved: ``H z``.
+        """
+        each = torch.stack(
+            [self.by_group(z * h) for z, h in zip(samples.unbind(1), curved.unbind(1), strict=True)]
+        )
+        error = each.std(0) / len(each) ** 0.5 if len(each) > 1 else torch.full_like(each[0], 1e300)
+        return each.mean(0), error
+
+    def start_precision(self) -> Float[Tensor, " g"]:
+        """``λ_g = D_g / |θ̃_g|²``: the only start that follows every rescaling of a group."""
+        norms = self.norms(self.tangent.layout.flatten(self.tangent.weights))
+        return torch.where(norms > 0, self.sizes / norms.clamp_min(1e-300), 1.0)
+
+    def network_point(self) -> Point:
+        """The network's own weights."""
+        return self.tangent.start(self.form, at_network=True)
+
+
+def estimate_diagonal(
+    tangent: Tangent, outputs: Tensor, *, probes: int, seed: int
+) -> Float[Tensor, " p"]:
+    """The diagonal of ``H`` from one pass: the mean of ``(Σ Jᵀ R e)²`` over random ``e``.
+
+    The sum goes over a few examples at a time, whose cross terms vanish in the mean.  A weight that
+    the outputs never read has none; it gets the mean of its tensor, which changes no prediction.
+    """
+    line = Linearisation(tangent.problem.network, tangent.weights, tangent.layout)
+    root = tangent.likelihood.hessian_root(outputs)
+    source = torch.Generator().manual_seed((seed + 2**40) % 2**63)
+    total = torch.zeros(tangent.layout.size, dtype=outputs.dtype, device=outputs.device)
+    start = 0
+    for inputs, _ in tangent.problem.train:
+        for part in inputs.split(_PROBED):
+            some = root[start : start + len(part)]
+            noise = torch.stack([_colour(some, source) for _ in range(probes)])
+            for pulled in line.pull(part, noise):
+                total.addcmul_(pulled, pulled, value=1 / probes)
+            start += len(part)
+    return _without_zeros(tangent, total)
+
+
+def _without_zeros(tangent: Tangent, diagonal: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
+    parts = []
+    for part in tangent.layout.unflatten(diagonal).values():
+        alive = part > _DEAD * part.max()
+        mean = part.mean() if bool(alive.any()) else diagonal.mean()
+        parts.append(torch.where(alive, part, mean).flatten())
+    filled = torch.cat(parts)
+    if not bool((filled > 0).all()):
+        raise CosetError(
+            "got a network whose outputs do not depend on its weights, or saturated outputs",
+            "needed curvature of the likelihood in the weights",
+            "use float64, or check whether training diverged",
+        )
+    return filled
+
+
+def _colour(root: Float[Tensor, "n ... c r"], source: torch.Generator) -> Tensor:
+    """``R e`` in the shape of the outputs."""
+    noise = _normal((*root.shape[:-2], root.shape[-1], 1), source, like=root)
+    return (root @ noise).squeeze(-1).movedim(-1, 1)
+
+
+def _normal(shape: tuple[int, ...], source: torch.Generator, *, like: Tensor) -> Tensor:
+    return torch.randn(shape, generator=source, dtype=like.dtype).to(like.device)

@@ -1,0 +1,125 @@
+"""Where a fit stands, written down so that it can be taken up again bit for bit."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from coset.errors import CosetError
+from coset.inference.checkpoint import refill, tensors_of
+from coset.linalg.iterative import Iterate
+from coset.store import load_record, save_record
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Between two steps of stochastic descent; the mode is the last row, where it is sought."""
+
+    value: Float[Tensor, "k p"]
+    velocity: Float[Tensor, "k p"]
+    average: Float[Tensor, "k p"]
+    count: Int[Tensor, ""]
+
+
+@dataclass(frozen=True)
+class State:
+    """Between two records of a fit.
+
+    Attributes:
+        step: Updates of the precisions that are done.
+        precision: Of each group.
+        noise: ``1 / σ²``.
+        mode: Weights at which the evidence is taken.
+        outputs: The tangent model's outputs there.
+        curved: Outputs at which the curvature of the likelihood is taken.
+        solving: One while samples are being found.
+        work: The samples and what their solver needs.
+    """
+
+    step: Int[Tensor, ""]
+    precision: Float[Tensor, " g"]
+    noise: Float[Tensor, ""]
+    mode: Float[Tensor, " p"]
+    outputs: Tensor
+    curved: Tensor
+    solving: Int[Tensor, ""]
+    work: Iterate | Descent
+
+    @property
+    def busy(self) -> bool:
+        """Whether samples are being found."""
+        return bool(self.solving)
+
+
+def number(value: int) -> Int[Tensor, ""]:
+    """A count as a tensor, which is what records hold."""
+    return torch.tensor(value, dtype=torch.long)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A file that holds the last state of one run, or nothing at all.
+
+    Attributes:
+        folder: Where the file is; ``None``: nowhere.
+        facts: What tells this run from any other.
+    """
+
+    folder: Path | None
+    facts: Mapping[str, Any]
+
+    def write(self, state: State) -> None:
+        """Replaces the file, as a whole."""
+        if self.folder is None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        save_record(self.folder / _FILE, tensors_of(state), {"facts": dict(self.facts)})
+
+    def read(self, pattern: State) -> State:
+        """The state of this run, or ``pattern`` where it has not begun.
+
+        Raises:
+            CosetError: If the folder holds another run, or its file is damaged.
+        """
+        if self.folder is None or not (self.folder / _FILE).exists():
+            return pattern
+        tensors, known = load_record(self.folder / _FILE)
+        for name, value in self.facts.items():
+            found = known.get("facts", {}).get(name)
+            if found != value:
+                raise CosetError(
+                    f"got {self.folder}, the record of a fit with {name} {found!r:.120}",
+                    f"needed {value!r:.120}",
+                    "give another folder, or the settings, the data and the seed of that fit",
+                )
+        state = refill(pattern, tensors)
+        if not isinstance(state.work, Iterate):
+            return state
+        # a file keeps rows of numbers; columns must lie in memory as they did
+        turned = {
+            field.name: as_columns(value)
+            for field in fields(state.work)
+            if (value := getattr(state.work, field.name)).dim() == 2
+        }
+        return replace(state, work=replace(state.work, **turned))
+
+
+_FILE = "matrix-free.safetensors"
+
+
+def as_columns(stack: Float[Tensor, "p k"]) -> Float[Tensor, "p k"]:
+    """The same numbers with each column in one piece of memory."""
+    return stack.mT.contiguous().mT
+
+
+def digest(*tensors: Tensor) -> str:
+    """A short name of the numbers in some tensors."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()[:16]

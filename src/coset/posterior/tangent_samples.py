@@ -1,0 +1,116 @@
+"""A posterior given by samples of the weights of the tangent model.
+
+``f(x; θ̃ + δ) ≈ f(x; θ̃) + J(x) δ`` with samples ``δ_s`` of a Gaussian of mean zero: the outputs then
+have covariance ``S(x) ≈ 1/m Σ J δ_s (J δ_s)ᵀ``, one forward-mode product a sample.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coset.curvature.products import Linearisation
+from coset.posterior.chunks import count_rows, split_rows
+from coset.posterior.families import FitReport, Samples
+from coset.vocabulary import Weights
+from coset.weights.layout import Layout
+from coset.weights.network import Inputs, Network
+from coset.weights.stacking import members_of
+
+_ROWS = 256
+"""Inputs of a chunk at most."""
+
+
+@dataclass(frozen=True)
+class TangentSamples:
+    """``θ̃ + δ_s`` for samples ``δ_s`` of a Gaussian around zero.
+
+    Attributes:
+        mean: ``θ̃``, one value for each covered tensor; the network keeps its others.
+        deviations: The samples ``δ_s``, as a stack.
+        report: What the fit found out.
+        names: The tensors in the order of the flat vector; without, that of ``mean``.
+        fixed: Other tensors that are the same in every draw, where they are not the network's own.
+
+    >>> posterior = TangentSamples({"w": torch.zeros(1)}, {"w": torch.tensor([[1.0], [3.0]])})
+    >>> posterior.sample(2, generator=torch.Generator().manual_seed(0))["w"].abs().sort(0).values
+    tensor([[1.],
+            [3.]])
+    """
+
+    mean: Weights
+    deviations: Weights
+    report: FitReport = FitReport()
+    names: tuple[str, ...] = ()
+    fixed: Weights = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.names:  # a dictionary read from a file has lost its order
+            object.__setattr__(self, "names", tuple(self.mean))
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The covered tensors."""
+        return Layout.of(self.mean, self.names)
+
+    def centre(self, network: Network) -> Weights:
+        """All weights of a network at the mean."""
+        return {**network.weights, **self.fixed, **self.mean}
+
+    @property
+    def members(self) -> Weights:
+        """``θ̃ + δ_s``, as a stack."""
+        return self._around(self.deviations)
+
+    @property
+    def log_weights(self) -> Float[Tensor, " m"]:
+        """All samples weigh the same."""
+        return torch.zeros(members_of(self.deviations)).log_softmax(0)
+
+    def sample(self, draws: int, *, generator: torch.Generator) -> Weights:
+        """Exactly ``draws`` members ``θ̃ ± δ_s``; no ``δ_s`` comes again before all have come.
+
+        The Gaussian is symmetric, so a sample with its sign turned is as good as itself.
+        """
+        drawn = Samples(self.deviations).sample(draws, generator=generator)
+        signs = 2 * torch.randint(0, 2, (draws,), generator=generator, device=generator.device) - 1
+        turned = {
+            name: tensor * signs.to(tensor).reshape(-1, *[1] * (tensor.dim() - 1))
+            for name, tensor in drawn.items()
+        }
+        return self._around(turned)
+
+    def _around(self, deviations: Weights) -> Weights:
+        count = members_of(deviations)
+        fixed = {name: tensor.expand(count, *tensor.shape) for name, tensor in self.fixed.items()}
+        return {name: self.mean[name] + deviations[name] for name in self.names} | fixed
+
+    def shrunk(self, factor: float) -> "TangentSamples":
+        """The same with its covariance multiplied by ``factor``."""
+        scaled = {name: tensor * factor**0.5 for name, tensor in self.deviations.items()}
+        return replace(self, deviations=scaled)
+
+    @torch.no_grad()
+    def output_deviations(
+        self, network: Network, inputs: Inputs
+    ) -> tuple[Float[Tensor, "n c ..."], Float[Tensor, "m n c ..."]]:
+        """The network's own outputs, and ``J δ_s`` of every sample."""
+        count_rows(inputs)
+        weights = self.centre(network)
+        line = Linearisation(network, weights, self.layout)
+        flat = self.layout.flatten(self.deviations)
+        pairs = [
+            (network.apply(weights, chunk), line.push(chunk, flat))
+            for chunk in split_rows(inputs, _ROWS)
+        ]
+        outputs, changes = zip(*pairs, strict=True)
+        return torch.cat(outputs), torch.cat(changes, dim=1)
+
+    def output_moments(
+        self, network: Network, inputs: Inputs
+    ) -> tuple[Float[Tensor, "n c *pixels"], Float[Tensor, "n c c *pixels"]]:
+        """Mean and covariance of the outputs of the linearised network; of each pixel by itself."""
+        outputs, changes = self.output_deviations(network, inputs)
+        return outputs, torch.einsum("mnc...,mnd...->ncd...", changes, changes) / len(changes)
