@@ -1,6 +1,7 @@
 """Every file in examples/ runs, at a tiny size."""
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ TINY = {
     "align_two_networks": {"width": 8, "epochs": 2},
     "uncertainty_in_three_lines": {"points": 60, "members": 2, "epochs": 3},
     "ensemble_on_digits": {"members": 2, "epochs": 2},
+    "error_bars_by_method": {"points": 12, "epochs": 2, "draws": 20, "path": os.devnull},
     "inspect_a_network": {"width": 4},
     "laplace_in_three_lines": {"points": 30, "steps": 50},
     "noisy_regression": {"points": 60, "members": 2, "epochs": 3},

@@ -1,9 +1,9 @@
 import hashlib
 import io
 import tarfile
-import urllib.request
+import threading
 import zipfile
-from types import MappingProxyType
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -74,15 +74,57 @@ def test_the_next_address_is_tried(served, tmp_path):
     assert (tmp_path / "to" / "a.bin").read_bytes() == b"good"
 
 
-def test_a_short_answer_is_noticed(monkeypatch, tmp_path):
-    class Answer(io.BytesIO):
-        headers = MappingProxyType({"Content-Length": "100"})
+class Server(BaseHTTPRequestHandler):
+    """A page that is whole, one that is moved, one that stops half-way; all others are absent."""
 
-    monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: Answer(b"half"))
-    digest = hashlib.md5(b"half and half").hexdigest()
-    with pytest.raises(CosetError, match=r"\(4 bytes\)"):
-        fetch(Remote(("https://example.org/a.bin",), f"md5:{digest}"), tmp_path / "to")
+    content = b"x" * 2_500_000
+
+    def do_GET(self):
+        if self.path == "/moved.bin":
+            self.send_response(302)
+            self.send_header("Location", "/a.bin")
+            self.end_headers()
+        elif self.path in ("/a.bin", "/half/a.bin"):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(self.content)))
+            self.end_headers()
+            whole = self.path == "/a.bin"
+            self.wfile.write(self.content[: None if whole else len(self.content) // 2])
+        else:
+            self.send_error(404)
+
+    def log_message(self, *said):
+        pass
+
+
+@pytest.fixture
+def address():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("page", ["a.bin", "moved.bin"])
+def test_a_server_is_read_and_followed(address, tmp_path, page):
+    told = []
+    checksum = f"sha256:{hashlib.sha256(Server.content).hexdigest()}"
+    remote = Remote((f"{address}/{page}",), checksum)
+    fetch(remote, tmp_path / "to", progress=lambda *said: told.append(said))
+    assert (tmp_path / "to" / page).read_bytes() == Server.content
+    assert told[-1] == (1.0, f"{page}: 2.5 MB")
+
+
+@pytest.mark.parametrize(("page", "said"), [("half/a.bin", "1250000 bytes"), ("b/a.bin", "404")])
+def test_a_server_that_fails_is_named_and_the_next_is_asked(address, tmp_path, page, said):
+    checksum = f"sha256:{hashlib.sha256(Server.content).hexdigest()}"
+    with pytest.raises(CosetError, match=said):
+        fetch(Remote((f"{address}/{page}",), checksum), tmp_path / "to")
     assert not (tmp_path / "to").exists()
+    fetch(Remote((f"{address}/{page}", f"{address}/a.bin"), checksum), tmp_path / "to")
+    assert (tmp_path / "to" / "a.bin").read_bytes() == Server.content
 
 
 def write_tar(path, entries):
