@@ -2,9 +2,10 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ from coset.symmetry.elements import (
     Tables,
 )
 from coset.vocabulary import Weights
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ class SymmetryGroup:
         Raises:
             CosetError: If names or shapes do not fit the group.
         """
-        lead = self._check(weights)
+        lead = self.member_axes(weights)
         batched = self._batched(element)
         if batched and not lead:  # one element a member on single weights makes a stack of them
             tables = [*element.permutations.values(), *element.scales.values()]
@@ -150,6 +153,44 @@ class SymmetryGroup:
             else:
                 moved[name] = tensor.clone()
         return {name: moved[name] for name in weights}
+
+    def member_axes(self, weights: Weights) -> int:
+        """The number of member axes: none for weights, one for a stack.
+
+        Raises:
+            CosetError: If names or shapes do not fit the group.
+        """
+        known = {**self.shapes, **{name: self.shapes[m] for name, m in self.aliases.items()}}
+        missing = [name for name in self.shapes if name not in weights]
+        unknown = [n for n, t in weights.items() if n not in known and t.is_floating_point()]
+        if missing or unknown:
+            listed = [f"no {name!r}" for name in missing] + [f"unknown {n!r}" for n in unknown]
+            raise CosetError(
+                f"got weights with {', '.join(listed[:4])}" + (" …" if len(listed) > 4 else ""),
+                f"needed the {len(self.shapes)} tensors of the network",
+            )
+        leads = Counter(weights[name].dim() - len(shape) for name, shape in self.shapes.items())
+        lead = leads.most_common(1)[0][0] if leads else 0
+        members = {len(weights[name]) for name in self.shapes} if lead == 1 else set()
+        for name, shape in self.shapes.items():
+            got = tuple(weights[name].shape)
+            if lead not in (0, 1) or got[lead:] != shape or len(got) - len(shape) != lead:
+                raise CosetError(
+                    f"got {name!r} of shape {got}",
+                    f"needed {shape}, or a stack of such tensors with one member axis",
+                )
+        if len(members) > 1:
+            raise CosetError(
+                f"got stacks of {sorted(members)} members", "needed one number for all tensors"
+            )
+        return lead
+
+    def remembered(self, key: object, make: Callable[[], Made]) -> Made:
+        """What was worked out about the group before under this key, or else is now."""
+        if key not in self._memory:
+            self._memory[key] = make()
+        known: Made = self._memory[key]
+        return known
 
     def _act_on(
         self, name: str, tensor: Tensor, lead: int, element: Element, batched: bool
@@ -178,6 +219,10 @@ class SymmetryGroup:
             members = next(t.shape[0] for s, t in sites if t.dim() > len(s.parents) + 1)
             table, lead = table.expand(members, *shape), 1
         return permute_tensor(table, lead, sites, batched)[0]
+
+    @cached_property
+    def _memory(self) -> dict[object, Any]:
+        return {}
 
     @cached_property
     def _sites(self) -> dict[str, tuple[list[tuple[str, Site]], list[tuple[str, Site]]]]:
@@ -209,30 +254,3 @@ class SymmetryGroup:
             if table.dim() > len(expected):
                 return True
         return False
-
-    def _check(self, weights: Weights) -> int:
-        """Refuses weights that do not fit; returns the number of member axes."""
-        known = {**self.shapes, **{name: self.shapes[m] for name, m in self.aliases.items()}}
-        missing = [name for name in self.shapes if name not in weights]
-        unknown = [n for n, t in weights.items() if n not in known and t.is_floating_point()]
-        if missing or unknown:
-            listed = [f"no {name!r}" for name in missing] + [f"unknown {n!r}" for n in unknown]
-            raise CosetError(
-                f"got weights with {', '.join(listed[:4])}" + (" …" if len(listed) > 4 else ""),
-                f"needed the {len(self.shapes)} tensors of the network",
-            )
-        leads = Counter(weights[name].dim() - len(shape) for name, shape in self.shapes.items())
-        lead = leads.most_common(1)[0][0] if leads else 0
-        members = {len(weights[name]) for name in self.shapes} if lead == 1 else set()
-        for name, shape in self.shapes.items():
-            got = tuple(weights[name].shape)
-            if lead not in (0, 1) or got[lead:] != shape or len(got) - len(shape) != lead:
-                raise CosetError(
-                    f"got {name!r} of shape {got}",
-                    f"needed {shape}, or a stack of such tensors with one member axis",
-                )
-        if len(members) > 1:
-            raise CosetError(
-                f"got stacks of {sorted(members)} members", "needed one number for all tensors"
-            )
-        return lead

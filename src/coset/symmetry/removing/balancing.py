@@ -1,162 +1,180 @@
 """The convex problem of the smallest mass: what comes into a unit balances what goes out."""
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from coset.errors import CosetError
 from coset.symmetry.elements import ScalingFactor
-from coset.symmetry.removing.monomials import Monomials, Term, conjugate_gradients
+from coset.symmetry.removing.monomials import Monomials, Numbers, Term
+from coset.symmetry.removing.newton import iterated_direction, newton_direction
 
 TOLERANCE = 1e-12
-SWEEPS, STEPS = 6, 60
+SWEEPS, STEPS = 2, 60
+
+
+@dataclass(frozen=True)
+class State:
+    """The masses of all monomials at one point.
+
+    Attributes:
+        logs: Logarithms of the scales ``(m, count + 1)``, the last of them zero.
+        values: For every term ``w² exp(2 a · u)``.
+        incoming: For every scale the mass that grows with it, times the power.
+        outgoing: That which falls, times the size of the power.
+        mass: Of every member.
+    """
+
+    logs: Numbers
+    values: list[Numbers]
+    incoming: Numbers
+    outgoing: Numbers
+    mass: Numbers
+
+    @property
+    def residual(self) -> Numbers:
+        """The largest ``|in − out| / (in + out)`` of every member."""
+        total = self.incoming + self.outgoing
+        gap = np.abs(self.incoming - self.outgoing) / np.where(total > 0, total, 1.0)
+        largest: Numbers = gap.max(1)
+        return largest
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Logarithms of the scales ``(m, count)``, the terms that count, and how it went."""
+    """Where the mass is smallest, and how it went."""
 
-    logs: Tensor
-    terms: list[Term]
+    state: State
     iterations: int
-    residual: Tensor
 
 
-def solve(problem: Monomials, alive: Tensor) -> Solution:
-    """Sweeps, then Newton steps, until incoming and outgoing norms agree."""
-    terms = kept(problem, alive)
-    logs = torch.zeros(*alive.shape, dtype=torch.float64)
-    residual = _residual(problem, terms, logs)
-    done = 0
-    while done < SWEEPS and float(residual.max()) > TOLERANCE:
-        for factor in problem.factors if done % 2 == 0 else reversed(problem.factors):
-            logs = _swept(problem, terms, logs, factor)
-        residual, done = _residual(problem, terms, logs), done + 1
-    while float(residual.max()) > TOLERANCE and done < SWEEPS + STEPS:
-        logs, moved = _newton(problem, terms, logs)
-        residual, done = _residual(problem, terms, logs), done + 1
-        if not moved:
-            break
-    _refuse_runaways(problem, terms, logs, residual)
-    return Solution(logs, terms, done, residual)
+@dataclass(frozen=True)
+class Balance:
+    """The problem for some weights: for every term the sums of squares."""
 
+    problem: Monomials
+    sums: Sequence[Numbers]
 
-def _refuse_runaways(problem: Monomials, terms: list[Term], logs: Tensor, residual: Tensor) -> None:
-    """Where terms vanish like ``exp(-2 u)``, all looks balanced but each step is one half."""
-    if not terms or not problem.count:
-        return
-    _, step = _direction(problem, terms, logs)
-    if float(residual.max()) > 1e-8 or float(step.abs().max()) > 0.1:
-        member, place = divmod(int(step.abs().argmax()), problem.count)
-        name = next(f.name for f in reversed(problem.factors) if problem.offsets[f.name] <= place)
-        raise CosetError(
-            f"got weights (member {member}) whose scales in {name!r} run away",
-            "needed every unit on a path of weights from an input to an output",
-            "remove units that only feed each other",
+    def solve(self, start: State) -> Solution:
+        """Sweeps, then Newton steps, until incoming and outgoing norms agree."""
+        state, done, step = start, 0, np.zeros_like(start.logs)
+        while done < SWEEPS and state.residual.max() > TOLERANCE:
+            logs = state.logs
+            factors = self.problem.factors
+            for factor in factors if done % 2 == 0 else reversed(factors):
+                logs = self._swept(logs, factor)
+            state, done = self.at(logs), done + 1
+        while state.residual.max() > TOLERANCE and done < SWEEPS + STEPS:
+            before = state
+            state, done = self._newton(state), done + 1
+            step = state.logs - before.logs
+            if state is before:
+                break
+        self._refuse_runaways(state, step)
+        return Solution(state, done)
+
+    def at(self, logs: Numbers) -> State:
+        """All masses at one point."""
+        incoming, outgoing, mass = np.zeros_like(logs), np.zeros_like(logs), np.zeros(len(logs))
+        values = self._values(logs, range(len(self.sums)))
+        for term, value in zip(self.problem.terms, values, strict=True):
+            for touch in term.touches:
+                sums = touch.sums(value)
+                side = incoming if touch.power > 0 else outgoing
+                touch.add_to(side, sums if abs(touch.power) == 1 else abs(touch.power) * sums)
+            mass += sums.sum(1)
+        incoming[:, -1] = outgoing[:, -1] = 0.0
+        return State(logs, values, incoming, outgoing, mass)
+
+    def _values(self, logs: Numbers, which: Sequence[int]) -> list[Numbers]:
+        """``w² exp(2 a · u)`` of some terms."""
+        scales = {power: np.exp(2 * power * logs) for power in self.problem.powers}
+        values = []
+        for k in which:
+            value = self.sums[k]
+            for touch in self.problem.terms[k].touches:
+                value = value * touch.of(scales[touch.power])
+            values.append(value)
+        return values
+
+    def _swept(self, logs: Numbers, factor: ScalingFactor) -> Numbers:
+        """Newton on ``log in − log out`` for the scales of one factor.
+
+        That is exact, ``s = sqrt(out / in)``, where a scale appears with one power either way.  A
+        factor that meets itself in a tensor is left to Newton.
+        """
+        touches = self.problem.touches[factor.name]
+        own = [k for k, _ in touches]
+        if len(set(own)) < len(own):
+            return logs
+        # for each side the mass, weighted by the powers and by their squares
+        sides = {True: np.zeros((2, *logs.shape)), False: np.zeros((2, *logs.shape))}
+        for (_, touch), value in zip(touches, self._values(logs, own), strict=True):
+            sums, size = touch.sums(value), abs(touch.power)
+            for weight, total in zip((size, size * size), sides[touch.power > 0], strict=True):
+                touch.add_to(total, sums if weight == 1 else weight * sums)
+        usable = (sides[True][0] > 0) & (sides[False][0] > 0)
+        usable[:, -1] = False
+        (incoming, steep_in), (outgoing, steep_out) = (
+            np.where(usable, side, 1.0) for side in (sides[True], sides[False])
         )
+        slope = 2 * (steep_in / incoming + steep_out / outgoing)
+        return logs - np.where(usable, np.log(incoming / outgoing) / slope, 0.0)
+
+    def _newton(self, state: State) -> State:
+        """One Newton step, halved until the mass falls; the same state if it does not."""
+        gradient = 2 * (state.incoming - state.outgoing)
+        step = newton_direction(self.problem, state.values, gradient)
+        slope = (gradient * step).sum(1)
+        size = np.ones(len(slope))
+        for _ in range(40):
+            trial = self.at(state.logs - size[:, None] * step)
+            # the last steps change the mass by less than its rounding
+            good = trial.mass <= state.mass * (1 + 1e-14) - 1e-4 * size * slope
+            if good.all():
+                return trial
+            size = np.where(good, size, size / 2)
+        if not good.any():
+            return state
+        return self.at(np.where(good[:, None], trial.logs, state.logs))
+
+    def _refuse_runaways(self, state: State, step: Numbers) -> None:
+        """Where terms vanish like ``exp(-2 u)``, all looks balanced but each step is one half."""
+        residual = float(state.residual.max())
+        if residual == 0 or (residual <= 1e-8 and 0 < np.abs(step).max() < 1e-3):
+            return
+        gradient = 2 * (state.incoming - state.outgoing)
+        step = iterated_direction(self.problem, state.values, gradient, accuracy=1e-5)
+        if residual > 1e-8 or np.abs(step).max() > 0.1:
+            starts = list(self.problem.offsets.items())
+            member, place = divmod(int(np.abs(step).argmax()), step.shape[1])
+            name = next(n for n, start in reversed(starts) if start <= place)
+            raise CosetError(
+                f"got weights (member {member}) whose scales in {name!r} run away",
+                "needed every unit on a path of weights from an input to an output",
+                "remove units that only feed each other",
+            )
 
 
-def mass_of(terms: Collection[Term], logs: Tensor) -> Tensor:
-    """``Σ w² exp(2 a · u)`` of every member."""
-    total = logs.new_zeros(logs.shape[0])
-    padded = torch.nn.functional.pad(logs, (0, 1))
-    for term in terms:
-        total = total + (term.values * term.multipliers(padded, 2.0)).flatten(1).sum(1)
-    return total
+def without_dead_units(
+    problem: Monomials, sums: Sequence[Numbers], members: int
+) -> tuple[Balance, State, NDArray[np.bool_]]:
+    """The problem of units with weights on both sides, its start, and who is in it."""
+    alive = np.ones((members, problem.count + 1), dtype=np.bool_)
+    while True:
+        balance = Balance(problem, sums)
+        state = balance.at(np.zeros(alive.shape))
+        now = alive & ((state.incoming > 0) & (state.outgoing > 0) | ~problem.touched)
+        now[:, -1] = True
+        if (now == alive).all():
+            return balance, state, alive
+        alive = now
+        sums = [_masked(t, value, alive) for t, value in zip(problem.terms, sums, strict=True)]
 
 
-def balance(problem: Monomials, terms: list[Term], logs: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared norms in and out of every unit, weighted by the size of the powers."""
-    padded = torch.nn.functional.pad(logs.double(), (0, 1))
-    values = [term.values * term.multipliers(padded, 2.0) for term in terms]
-    return (
-        problem.collected(values, lambda power: max(power, 0), terms),
-        problem.collected(values, lambda power: max(-power, 0), terms),
-    )
-
-
-def _residual(problem: Monomials, terms: list[Term], logs: Tensor) -> Tensor:
-    if not terms or not problem.count:
-        return logs.new_zeros(logs.shape[0])
-    incoming, outgoing = balance(problem, terms, logs)
-    total = incoming + outgoing
-    return ((incoming - outgoing).abs() / torch.where(total > 0, total, 1.0)).amax(1)
-
-
-def _swept(problem: Monomials, terms: list[Term], logs: Tensor, factor: ScalingFactor) -> Tensor:
-    """Newton on ``log in − log out`` for the scales of one factor.
-
-    That is exact, ``s = sqrt(out / in)``, where a scale appears with one power either way.  A
-    factor that meets itself in a tensor is left to Newton.
-    """
-    own = [term for term in terms if factor.name in term.factors]
-    if not own or any(term.factors.count(factor.name) > 1 for term in own):
-        return logs
-    padded = torch.nn.functional.pad(logs, (0, 1))
-    values = [term.values * term.multipliers(padded, 2.0) for term in own]
-    incoming = problem.collected(values, lambda p: max(p, 0), own)
-    outgoing = problem.collected(values, lambda p: max(-p, 0), own)
-    usable = (incoming > 0) & (outgoing > 0)
-    start = problem.offsets[factor.name]
-    stop = min((o for o in problem.offsets.values() if o > start), default=problem.count)
-    usable[:, :start] = False
-    usable[:, stop:] = False
-    safe_in, safe_out = torch.where(usable, incoming, 1.0), torch.where(usable, outgoing, 1.0)
-    slope: Tensor | float = 4.0
-    if any(abs(power) != 1 for term in own for _, power in term.touches):
-        steep_in = problem.collected(values, lambda p: p * max(p, 0), own)
-        steep_out = problem.collected(values, lambda p: p * min(p, 0), own)
-        slope = torch.where(usable, 2 * (steep_in / safe_in + steep_out / safe_out), 1.0)
-    step = (safe_in.log() - safe_out.log()) / slope
-    return logs - torch.where(usable, step, 0.0)
-
-
-def _newton(problem: Monomials, terms: list[Term], logs: Tensor) -> tuple[Tensor, bool]:
-    """One Newton step, halved until the mass falls."""
-    gradient, step = _direction(problem, terms, logs)
-    before, slope = mass_of(terms, logs), (gradient * step).sum(1)
-    size = torch.ones_like(before)
-    for _ in range(40):
-        trial = logs - size.unsqueeze(1) * step
-        after = mass_of(terms, trial)
-        # the last steps change the mass by less than its rounding
-        good = after <= before - 1e-4 * size * slope + 1e-15 * before
-        if bool(good.all()):
-            return trial, True
-        size = torch.where(good, size, size / 2)
-    return torch.where(good.unsqueeze(1), trial, logs), bool(good.any())
-
-
-def _direction(problem: Monomials, terms: list[Term], logs: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient, and the Newton direction by conjugate gradients."""
-    padded = torch.nn.functional.pad(logs, (0, 1))
-    values = [term.values * term.multipliers(padded, 2.0) for term in terms]
-    gradient = problem.collected(values, lambda power: 2.0 * power, terms)
-    diagonal = problem.collected(values, lambda power: 4.0 * power * power, terms)
-
-    def curvature(direction: Tensor) -> Tensor:
-        extended = torch.nn.functional.pad(direction, (0, 1))
-        changes = [
-            value * term.exponents(extended) for value, term in zip(values, terms, strict=True)
-        ]
-        return problem.collected(changes, lambda power: 4.0 * power, terms)
-
-    safe = torch.where(diagonal > 0, diagonal, 1.0)
-    # five digits a step are enough: the next one has a new gradient
-    return gradient, conjugate_gradients(curvature, gradient, safe, accuracy=1e-5)
-
-
-def kept(problem: Monomials, alive: Tensor) -> list[Term]:
-    """The terms without monomials of dead units."""
-    if bool(alive.all()):
-        return list(problem.terms)
-    mask = torch.nn.functional.pad(alive.double(), (0, 1), value=1.0)
-    kept = []
-    for term in problem.terms:
-        values = term.values
-        for index, _ in term.touches:
-            values = values * mask[:, index]
-        kept.append(Term(term.tensor, values, term.touches, term.factors))
-    return kept
+def _masked(term: Term, sums: Numbers, alive: NDArray[np.bool_]) -> Numbers:
+    for touch in term.touches:
+        sums = sums * touch.of(alive.astype(np.float64))
+    return sums

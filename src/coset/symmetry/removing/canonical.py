@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,9 +18,10 @@ from coset.symmetry.action import permute_tensor, region, scale_tensor_
 from coset.symmetry.analysis.digits import Block
 from coset.symmetry.elements import Element, PermutationFactor, ScalingFactor, Site
 from coset.symmetry.group import SymmetryGroup
-from coset.symmetry.removing.monomials import conjugate_gradients, monomials
+from coset.symmetry.removing.monomials import monomials
+from coset.symmetry.removing.newton import iterated_direction
 from coset.symmetry.removing.ordering import distinct, keys_of, refined, rounded
-from coset.symmetry.removing.parts import neighbours, parts_of, table_of
+from coset.symmetry.removing.parts import doubled, neighbours, parts_of, table_of
 from coset.vocabulary import Weights
 
 
@@ -73,16 +75,9 @@ def canonicalise(group: SymmetryGroup, weights: Weights) -> Weights:
 
 def canonical_form(group: SymmetryGroup, weights: Weights) -> CanonicalForm:
     """Canonical weights together with the element that leads to them; see `canonicalise`."""
-    copies = group.act(group.identity(), weights)
-    single = any(weights[name].dim() == len(shape) for name, shape in group.shapes.items())
-    working = _Working(
-        group,
-        {
-            name: (copies[name].unsqueeze(0) if single else copies[name]).double().contiguous()
-            for name in group.shapes
-        },
-        max((torch.finfo(weights[name].dtype).eps for name in group.shapes), default=0.0),
-    )
+    stack, single = doubled(group, weights)
+    rounding = max((torch.finfo(weights[name].dtype).eps for name in group.shapes), default=0.0)
+    working = _Working(group, stack, rounding)
     working.fix_magnitudes()
     left = working.fix_signs()
     working.fix_order({site.tensor for factor in left for site in factor.sites})
@@ -152,10 +147,11 @@ class _Working:
     def fix_left_signs(self, factors: Sequence[ScalingFactor]) -> None:
         """Once all units are in order: makes as many weights positive as are independent."""
         acting = [_acting(factor, _is_odd) for factor in factors]
-        tensors = {s.tensor: self.weights[s.tensor] for f in acting for s in f.sites}
-        cubes = monomials(self.group, acting, tensors, lambda w: w.pow(3))
-        if cubes.terms:
-            tables = cubes.tables(self.group, cubes.positive_signs())
+        tensors = {site.tensor for factor in acting for site in factor.sites}
+        problem = monomials(self.group, acting, tensors)
+        if problem.terms:
+            cubes = problem.sums({name: self.weights[name].pow(3) for name in tensors})
+            tables = problem.tables(self.group, problem.positive_signs(cubes))
             for factor in factors:
                 self._scale(factor, tables[factor.name])
 
@@ -209,22 +205,14 @@ class _Working:
         touched = {site.tensor for f in factors for site in f.sites} - shifted
         if not touched:
             return
-        tensors = {name: self.weights[name] for name in touched}
-        logs = monomials(
-            self.group, factors, tensors, lambda w: torch.where(w == 0, 0.0, w.abs().log())
-        )
-        counts = monomials(self.group, factors, tensors, lambda w: (w != 0).double())
-        sizes = [term.values for term in counts.terms]
-
-        def curvature(direction: Tensor) -> Tensor:
-            padded = torch.nn.functional.pad(direction, (0, 1))
-            changes = [term.values * term.exponents(padded) for term in counts.terms]
-            return counts.collected(changes, float, counts.terms)
-
-        slope = logs.collected([term.values for term in logs.terms], float, logs.terms)
-        diagonal = counts.collected(sizes, lambda power: float(power * power), counts.terms)
-        change = conjugate_gradients(curvature, slope, torch.where(diagonal > 0, diagonal, 1.0))
-        tables = logs.tables(self.group, change.neg().exp())
+        problem = monomials(self.group, factors, touched)
+        sizes = {name: self.weights[name].abs() for name in touched}
+        logs = problem.sums({n: torch.where(w == 0, 0.0, w.log()) for n, w in sizes.items()})
+        counts = problem.sums({n: (w != 0).double() for n, w in sizes.items()})
+        # Σ n (a · u)² has the second derivatives of Σ n exp(2 a · u) / 2 at u = 0
+        slope = problem.collected(logs, lambda power: 4.0 * power)
+        change = iterated_direction(problem, counts, slope, accuracy=1e-12)
+        tables = problem.tables(self.group, np.exp(-change))
         for factor in factors:
             self._scale(factor, tables[factor.name])
 

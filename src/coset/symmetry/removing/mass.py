@@ -1,7 +1,7 @@
 """The smallest copy of a network: least squares of the weights over all its rescalings."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,8 +12,9 @@ from coset.errors import CosetError
 from coset.symmetry.action import scale_tensor_
 from coset.symmetry.elements import Element, ScalingFactor
 from coset.symmetry.group import SymmetryGroup
-from coset.symmetry.removing.balancing import balance, kept, mass_of, solve
-from coset.symmetry.removing.monomials import Monomials, monomials
+from coset.symmetry.removing.balancing import without_dead_units
+from coset.symmetry.removing.monomials import Monomials, Numbers, monomials
+from coset.symmetry.removing.parts import doubled
 from coset.vocabulary import Weights
 
 
@@ -113,33 +114,32 @@ def minimise_mass(
     >>> [float(m) for m in (minimum.initial_mass, minimum.mass, minimum.excess)]
     [68.0, 32.0, 112.5]
     """
-    copies = group.act(group.identity(), weights)
-    single = any(weights[name].dim() == len(shape) for name, shape in group.shapes.items())
-    stack = {n: (copies[n].unsqueeze(0) if single else copies[n]).double() for n in group.shapes}
-    factors = [f for f in group.scalings if f.domain != "sign"]
-    counted = [n for n in group.shapes if _counts(n, include_bias)]
-    if exclude_normalised:
-        normalised = {invariance.tensor for invariance in group.invariances}
-        counted = [n for n in counted if n not in normalised]
-    counted = _bounded(factors, counted, allowed=exclude_normalised)
-    excluded = tuple(n for n in group.shapes if n not in counted and _counts(n, include_bias))
-    problem = monomials(group, factors, {n: stack[n] for n in counted}, torch.square)
-    alive, constant = _split(problem, {n: stack[n] for n in counted})
-    solution = solve(problem, alive)
-    scales = problem.tables(group, solution.logs.exp())
-    mass, initial = (
-        constant + mass_of(solution.terms, logs)
-        for logs in (solution.logs, torch.zeros_like(solution.logs))
+    plan = group.remembered(
+        ("mass", include_bias, exclude_normalised),
+        lambda: _planned(group, include_bias, exclude_normalised),
     )
-    moved = _rescaled(group, weights, stack, scales, single)
-    element = _element(group, {n: t[0] if single else t for n, t in scales.items()})
-    dead = _named(group, problem, ~alive)
-    excess = 100 * (initial / mass - 1).clamp_min(0)
-    numbers = [mass, initial, excess, solution.residual]
-    mass, initial, excess, residual = (x[0] for x in numbers) if single else numbers
-    return MassMinimum(
-        moved, element, mass, initial, excess, solution.iterations, residual, dead, excluded
+    stack, single = doubled(group, weights)
+    members = next((len(tensor) for tensor in stack.values()), 1)
+    squares = {name: stack[name].square() for name in plan.counted}
+    sums = plan.problem.sums(squares)
+    balance, start, alive = without_dead_units(plan.problem, sums, members)
+    solution = balance.solve(start)
+    end, constant = solution.state, _constant(plan, squares, sums, members)
+    mass, initial = constant + end.mass, constant + start.mass
+    excess = 100 * np.maximum(initial / np.where(mass > 0, mass, 1.0) - 1, 0.0)
+    scales = plan.problem.tables(group, np.exp(end.logs))
+    minimum = MassMinimum(
+        weights=_rescaled(group, weights, stack, scales),
+        element=_element(group, scales, members),
+        mass=torch.from_numpy(mass),
+        initial_mass=torch.from_numpy(initial),
+        excess=torch.from_numpy(excess),
+        iterations=solution.iterations,
+        residual=torch.from_numpy(end.residual),
+        dead=_named(group, plan.problem, ~alive),
+        excluded=plan.excluded,
     )
+    return _of_one(minimum) if single else minimum
 
 
 def mass_profile(
@@ -173,6 +173,69 @@ def mass_profile(
         torch.cat([minimum.initial_mass for minimum in found]),
         torch.cat([minimum.mass for minimum in found]),
         torch.cat([minimum.excess for minimum in found]),
+    )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What depends on the group alone.
+
+    Attributes:
+        counted: Tensors whose squares count.
+        excluded: Tensors left out because a normalisation divides them out.
+        problem: How the squares depend on the scales.
+        rest: Tensors of which some part does not.
+    """
+
+    counted: tuple[str, ...]
+    excluded: tuple[str, ...]
+    problem: Monomials
+    rest: tuple[str, ...]
+
+
+def _planned(group: SymmetryGroup, include_bias: bool, exclude_normalised: bool) -> _Plan:
+    factors = [f for f in group.scalings if f.domain != "sign"]
+    candidates = [n for n in group.shapes if _counts(n, include_bias)]
+    divided = {i.tensor for i in group.invariances} if exclude_normalised else set()
+    counted = _bounded(
+        factors, [n for n in candidates if n not in divided], allowed=exclude_normalised
+    )
+    problem = monomials(group, factors, counted)
+    whole = {t.tensor for t in problem.terms if t.site is None or not t.site.block}
+    return _Plan(
+        tuple(counted),
+        tuple(n for n in candidates if n not in counted),
+        problem,
+        tuple(n for n in counted if n not in whole),
+    )
+
+
+def _constant(
+    plan: _Plan, squares: Mapping[str, Tensor], sums: Sequence[Numbers], members: int
+) -> Numbers:
+    """The mass of every member that no scale changes."""
+    constant = np.zeros(members)
+    for name in plan.rest:
+        moving = [s for s, t in zip(sums, plan.problem.terms, strict=True) if t.tensor == name]
+        total = squares[name].flatten(1).sum(1).cpu().numpy()
+        constant += np.maximum(total - sum(s.reshape(members, -1).sum(1) for s in moving), 0.0)
+    return constant
+
+
+def _of_one(minimum: MassMinimum) -> MassMinimum:
+    """The minimum of weights, from that of a stack of one."""
+    element = minimum.element
+    return replace(
+        minimum,
+        weights={name: tensor[0] for name, tensor in minimum.weights.items()},
+        element=Element(
+            {name: table[0] for name, table in element.permutations.items()},
+            {name: table[0] for name, table in element.scales.items()},
+        ),
+        mass=minimum.mass[0],
+        initial_mass=minimum.initial_mass[0],
+        excess=minimum.excess[0],
+        residual=minimum.residual[0],
     )
 
 
@@ -230,71 +293,35 @@ def _balances(matrix: NDArray[np.float64]) -> bool:
     return bool((nearest > 1e-6).all())
 
 
-def _split(problem: Monomials, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Which scales of which members have both incoming and outgoing weights, and the fixed mass."""
-    members = next((t.shape[0] for t in tensors.values()), 1)
-    total = torch.zeros(members, dtype=torch.float64)
-    for tensor in tensors.values():
-        total = total + tensor.square().flatten(1).sum(1).to(total.device)
-    moving = [term.values.flatten(1).sum(1) for term in problem.terms]
-    constant = (total - torch.stack(moving).sum(0)).clamp_min(0) if moving else total
-    alive = torch.ones(members, problem.count, dtype=torch.bool)
-    if problem.terms:
-        touched = torch.zeros(problem.count + 1, dtype=torch.bool)
-        for term in problem.terms:
-            for index, _ in term.touches:
-                touched[index.flatten()] = True
-        while True:
-            incoming, outgoing = balance(problem, kept(problem, alive), torch.zeros_like(alive))
-            now = alive & ((incoming > 0) & (outgoing > 0) | ~touched[:-1])
-            if torch.equal(now, alive):
-                break
-            alive = now
-    return alive, constant
-
-
 def _rescaled(
-    group: SymmetryGroup,
-    weights: Weights,
-    stack: Weights,
-    scales: Mapping[str, Tensor],
-    single: bool,
+    group: SymmetryGroup, weights: Weights, stack: Weights, scales: Mapping[str, Tensor]
 ) -> Weights:
-    moved: Weights = {}
+    """The stack, which is changed, with the names and types of the weights given."""
     for factor in group.scalings:
         if factor.name in scales:
             for site in factor.sites:
-                if site.tensor not in moved:
-                    moved[site.tensor] = stack[site.tensor].clone()
                 pairs = [(site, scales[factor.name])]
-                scale_tensor_(moved[site.tensor], 1, pairs, batched=True)
+                scale_tensor_(stack[site.tensor], 1, pairs, batched=True)
     result = {}
     for name, tensor in weights.items():
-        main = group.aliases.get(name, name)
-        found = moved.get(main)
-        if found is None:
-            result[name] = tensor.clone()
-        else:
-            result[name] = (found[0] if single else found).to(tensor.dtype)
+        found = stack.get(group.aliases.get(name, name))
+        result[name] = tensor.clone() if found is None else found.to(tensor.dtype)
     return result
 
 
-def _element(group: SymmetryGroup, scales: Mapping[str, Tensor]) -> Element:
-    """The element with these scales that leaves order and signs as they are."""
+def _element(group: SymmetryGroup, scales: Mapping[str, Tensor], members: int) -> Element:
+    """The elements with these scales that leave order and signs as they are."""
     identity = group.identity()
-    lead = next((t.shape[: t.dim() - identity.scales[n].dim()] for n, t in scales.items()), ())
-
-    def of_all(table: Tensor) -> Tensor:
-        return table.expand(*lead, *table.shape)
-
     return Element(
-        {name: of_all(table) for name, table in identity.permutations.items()},
-        {name: scales.get(name, of_all(table)) for name, table in identity.scales.items()},
+        {name: t.expand(members, *t.shape) for name, t in identity.permutations.items()},
+        {n: scales.get(n, t.expand(members, *t.shape)) for n, t in identity.scales.items()},
     )
 
 
-def _named(group: SymmetryGroup, problem: Monomials, dead: Tensor) -> tuple[DeadUnit, ...]:
-    if not bool(dead.any()):
+def _named(
+    group: SymmetryGroup, problem: Monomials, dead: NDArray[np.bool_]
+) -> tuple[DeadUnit, ...]:
+    if not dead.any():
         return ()
     return tuple(
         DeadUnit(name, tuple(unit), member)

@@ -10,6 +10,8 @@ from torch import Tensor
 from coset.symmetry.action import region
 from coset.symmetry.analysis.digits import Block
 from coset.symmetry.elements import PermutationFactor, ScalingFactor, Site
+from coset.symmetry.group import SymmetryGroup
+from coset.vocabulary import Weights
 
 
 @dataclass(frozen=True)
@@ -81,3 +83,17 @@ def rows_of(entries: Tensor, site: Site) -> Tensor:
     copies = prod(site.view[d] for d in site.parents)
     units = prod(site.view[d] for d in site.digits)
     return front.reshape(entries.shape[0], copies, units, -1)
+
+
+def doubled(group: SymmetryGroup, weights: Weights) -> tuple[Weights, bool]:
+    """Copies in double precision with a member axis, and whether there was none.
+
+    Raises:
+        CosetError: If names or shapes do not fit the group.
+    """
+    single = not group.member_axes(weights)
+    copies = {
+        name: weights[name].to(torch.float64, copy=True, memory_format=torch.contiguous_format)
+        for name in group.shapes
+    }
+    return ({n: t.unsqueeze(0) for n, t in copies.items()} if single else copies), single
