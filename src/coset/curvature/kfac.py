@@ -5,6 +5,7 @@ Kronecker product of the moments of ``u`` and of ``v``; the correction (George e
 the eigenvectors and puts the exact second moments along them in place of the eigenvalues.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.problem import Problem
-from coset.curvature.capture import Recorded
-from coset.curvature.maps import Pair
+from coset.curvature.capture import Recorded, pair_of
+from coset.curvature.maps import LinearMap
 from coset.curvature.measure import (
     UNCUT,
     Block,
@@ -91,13 +92,16 @@ class KFAC:
             if not blocks:
                 blocks = blocks_of(recorded, layout)
                 self._check_memory(blocks)
-                sums = {block.names: _Moments(block, recorded) for block in blocks}
+                sums = {
+                    block.names: _Moments(block, recorded, self.approximation) for block in blocks
+                }
             for column in columns:
-                for names, pair in recorded.pairs(column).items():
-                    sums[names].add(pair, self.approximation)
+                for names, found in recorded.gradients(column).items():
+                    sums[names].add(recorded.maps[names], found)
+            for moments in sums.values():
+                moments.flush()
         operators = [
-            sums[block.names].kronecker(self.approximation, scaled=bool(cuts.rows & {*block.names}))
-            for block in blocks
+            sums[block.names].kronecker(scaled=bool(cuts.rows & {*block.names})) for block in blocks
         ]
         operator = BlockDiagonal(tuple(operators), order_of(blocks))
         return Measured(operator, tuple(block.names for block in blocks))
@@ -116,38 +120,53 @@ class KFAC:
 
 
 class _Moments:
-    """Running second moments of ``u`` and ``v`` of one block."""
+    """Running second moments of ``u`` and ``v`` of one block, in double precision over batches."""
 
-    def __init__(self, block: Block, recorded: Recorded) -> None:
+    def __init__(self, block: Block, recorded: Recorded, approximation: str) -> None:
         blocks, rows, cols = block.entries.shape
         like = recorded.outputs
         self.left = torch.zeros(blocks, rows, rows, dtype=torch.float64, device=like.device)
         self.right = torch.zeros(blocks, cols, cols, dtype=torch.float64, device=like.device)
         self.examples, self.positions = 0, 1
-        self._last: Tensor | None = None
+        self._reduce = approximation == "reduce"
+        self._batch = torch.zeros_like(self.left, dtype=like.dtype)
+        self._right: Tensor | Callable[[], Tensor] | None = None
         self._repeats = 0  # a side that is the same for every column is multiplied only once
 
-    def add(self, pair: Pair, approximation: str) -> None:
+    def add(self, uses: Sequence[LinearMap], gradients: Sequence[Tensor]) -> None:
         """Adds one column of one batch."""
-        left, right = pair
+        right: Tensor | Callable[[], Tensor]
+        if len(uses) == 1 and uses[0].moment is not None and not self._reduce:
+            left, right = uses[0].left(gradients[0]), uses[0].moment
+        else:
+            left, right = pair_of(uses, gradients)
         self.examples += len(left)
         self.positions = left.shape[2]
-        self.left += _moment(left, approximation)
-        if self._last is not right:
-            self.flush(approximation)
-            self._last = right
+        _add_moment(self._batch, left.sum(2, keepdim=True) if self._reduce else left)
+        if self._right is not right:
+            self._flush_right()
+            self._right = right
         self._repeats += 1
 
-    def flush(self, approximation: str) -> None:
-        """Adds the right side that is waiting, as often as it came."""
-        if self._last is not None:
-            self.right.add_(_moment(self._last, approximation), alpha=self._repeats)
-        self._last, self._repeats = None, 0
+    def flush(self) -> None:
+        """Ends a batch."""
+        self.left += self._batch
+        self._batch.zero_()
+        self._flush_right()
 
-    def kronecker(self, approximation: str, *, scaled: bool) -> Kronecker:
+    def _flush_right(self) -> None:
+        """Adds the right side that is waiting, as often as it came."""
+        if isinstance(self._right, Tensor):
+            side = self._right.sum(2, keepdim=True) if self._reduce else self._right
+            found = torch.zeros_like(self.right, dtype=side.dtype)
+            self.right.add_(_add_moment(found, side), alpha=self._repeats)
+        elif self._right is not None:
+            self.right.add_(self._right(), alpha=self._repeats)
+        self._right, self._repeats = None, 0
+
+    def kronecker(self, *, scaled: bool) -> Kronecker:
         """The product of the moments, in its eigenbasis; ``scaled``: that of rows of one size."""
-        self.flush(approximation)
-        repeats = self.positions if approximation == "expand" else self.positions**2
+        repeats = self.positions**2 if self._reduce else self.positions
         right, cols = _eigen(self.right / (self.examples * repeats))
         if not scaled:
             left, rows = _eigen(self.left)
@@ -159,12 +178,19 @@ class _Moments:
         return Kronecker(sizes * left, right, table, orthogonal=False)
 
 
-def _moment(side: Float[Tensor, "n b r k"], approximation: str) -> Float[Tensor, "b k k"]:
-    if approximation == "reduce":
-        flat = side.sum(2).transpose(0, 1)
-    else:
-        flat = side.transpose(0, 1).flatten(1, 2)
-    return (flat.mT @ flat).double()
+def _add_moment(total: Float[Tensor, "b k k"], side: Float[Tensor, "n b r k"]) -> Tensor:
+    """Adds ``Σ s sᵀ`` over examples and positions to the total, in place, without a copy of s."""
+    blocks, positions, size = side.shape[1:]
+    if size == 1:  # channels of a norm: many blocks of one number
+        return total.add_(side.square().sum((0, 2)).unsqueeze(-1))
+    if blocks == 1:
+        rows = side[:, 0]
+        if rows.is_contiguous() or positions < size:
+            flat = rows.flatten(0, 1)
+            total[0].addmm_(flat.mT, flat)
+            return total
+        return total.add_(torch.bmm(rows.mT, rows).sum(0))
+    return total.add_(torch.matmul(side.mT, side).sum(0))
 
 
 def _eigen(matrix: Float[Tensor, "b k k"]) -> tuple[Tensor, Float[Tensor, "b k"]]:

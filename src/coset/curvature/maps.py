@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from coset.curvature.patches import patches, with_ones
+from coset.curvature.patches import patches, per_axis, second_moment, with_ones
 
 Pair = tuple[Float[Tensor, "n b r o"], Float[Tensor, "n b r i"]]
 
@@ -28,13 +28,21 @@ class LinearMap:
 
     Attributes:
         names: The tensors, one block of the curvature together.
-        pair: From a gradient of the map's outputs to ``u`` and ``v``.
+        left: From a gradient of the map's outputs to ``u``.
+        right: The same for ``v``.
         join: From tensors in the shapes of the weights to the block's matrices ``b o i``.
+        moment: ``Σ v vᵀ`` over examples and positions, where it can be had without ``v``.
     """
 
     names: tuple[str, ...]
-    pair: Callable[[Tensor], Pair]
+    left: Callable[[Tensor], Float[Tensor, "n b r o"]]
+    right: Callable[[Tensor], Float[Tensor, "n b r i"]]
     join: Callable[[Sequence[Tensor]], Float[Tensor, "b o i"]]
+    moment: Callable[[], Float[Tensor, "b i i"]] | None = None
+
+    def pair(self, gradient: Tensor) -> Pair:
+        """``u`` and ``v`` for a gradient of the map's outputs."""
+        return self.left(gradient), self.right(gradient)
 
 
 def outer(left: Float[Tensor, "n b r o"], right: Float[Tensor, "n b r i"]) -> Tensor:
@@ -70,19 +78,20 @@ def convolution(
     **geometry: Any,
 ) -> list[LinearMap]:
     """A linear map of patches, shared by all positions."""
-    rows = len(weight) // groups
+    rows, kernel = len(weight) // groups, weight.shape[2:]
+    quick = groups == 1 and per_axis(geometry["stride"], len(kernel))[0] == 1
 
-    def read() -> Tensor:
-        found = patches(inputs, weight.shape[2:], **geometry)  # n c r k
-        split: Tensor = found.unflatten(1, (groups, -1)).transpose(2, 3).flatten(3)
-        return split  # n b r (c k)
+    def moment() -> Tensor:
+        both = joint and None not in names
+        return second_moment(inputs, kernel, ones=both, **geometry)
 
     return _affine(
         names,
         lambda gradient: gradient.reshape(len(gradient), groups, rows, -1).mT,
-        read,
+        lambda: patches(inputs, kernel, groups, **geometry),
         (groups, rows),
         joint,
+        moment if quick else None,
     )
 
 
@@ -97,15 +106,19 @@ def transposed(
     rows, positions = len(weight) // groups, prod(inputs.shape[2:])
     left = inputs.reshape(len(inputs), groups, rows, -1).mT
 
-    def pair(gradient: Tensor) -> Pair:
-        found = patches(gradient, weight.shape[2:], **geometry)
-        split = found.unflatten(1, (groups, -1)).transpose(2, 3).flatten(3)
-        return left, split[:, :, :positions]
+    def right(gradient: Tensor) -> Tensor:
+        found = patches(gradient, weight.shape[2:], groups, **geometry)
+        return found[:, :, :positions]
 
     found = []
     if names[0] is not None:
         found.append(
-            LinearMap((names[0],), pair, lambda tensors: tensors[0].reshape(groups, rows, -1))
+            LinearMap(
+                (names[0],),
+                lambda gradient: left,
+                right,
+                lambda tensors: tensors[0].reshape(groups, rows, -1),
+            )
         )
     if names[1] is not None:
         found.append(_constant(names[1], lambda gradient: gradient.flatten(2).mT.unsqueeze(1)))
@@ -130,7 +143,8 @@ def normalised(
     return [
         LinearMap(
             kept,
-            lambda gradient: (channel(gradient).unsqueeze(-1), right),
+            lambda gradient: channel(gradient).unsqueeze(-1),
+            lambda gradient: right,
             lambda tensors: torch.stack([t.flatten() for t in tensors], dim=-1).unsqueeze(1),
         )
     ]
@@ -142,10 +156,14 @@ def embedding(name: str, index: Tensor, weight: Tensor, padding: int | None) -> 
     if padding is not None:
         hot[..., padding] = 0
 
-    def pair(gradient: Tensor) -> Pair:
-        return hot, gradient.reshape(len(gradient), 1, -1, gradient.shape[-1])
-
-    return [LinearMap((name,), pair, lambda tensors: tensors[0].unsqueeze(0))]
+    return [
+        LinearMap(
+            (name,),
+            lambda gradient: hot,
+            lambda gradient: gradient.reshape(len(gradient), 1, -1, gradient.shape[-1]),
+            lambda tensors: tensors[0].unsqueeze(0),
+        )
+    ]
 
 
 def _affine(
@@ -154,6 +172,7 @@ def _affine(
     read: Callable[[], Tensor],
     shape: tuple[int, int],
     joint: bool,
+    moment: Callable[[], Tensor] | None = None,
 ) -> list[LinearMap]:
     """Weights and bias as one block, or as two."""
     weight, bias = names
@@ -170,8 +189,10 @@ def _affine(
         found.append(
             LinearMap(
                 (weight, bias) if both and bias is not None else (weight,),
-                lambda g: (gradient(g), right()),
+                gradient,
+                lambda g: right(),
                 lambda tensors: torch.cat([t.reshape(*shape, -1) for t in tensors], dim=-1),
+                moment,
             )
         )
     if bias is not None and (weight is None or not joint):
@@ -184,8 +205,8 @@ def _constant(
 ) -> LinearMap:
     """A bias by itself: a weight on the constant one."""
 
-    def pair(g: Tensor) -> Pair:
+    def right(g: Tensor) -> Tensor:
         left = gradient(g)
-        return left, left.new_ones((*left.shape[:-1], 1))
+        return left.new_ones((*left.shape[:-1], 1))
 
-    return LinearMap((name,), pair, lambda tensors: tensors[0].reshape(*shape, 1))
+    return LinearMap((name,), gradient, right, lambda tensors: tensors[0].reshape(*shape, 1))

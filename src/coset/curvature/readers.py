@@ -1,0 +1,214 @@
+"""What we know of the functions that read weights: each as a list of linear maps."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from coset.curvature import maps
+from coset.curvature.patches import channels_last
+from coset.curvature.watch import Reader, Watch
+from coset.errors import CosetError
+
+
+def _linear(
+    watch: Watch, function: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor | None:
+    if not watch.fits(input):
+        return None
+    names = watch.name_of(weight), watch.name_of(bias)
+    found = maps.linear(names, input.detach(), weight, joint=watch.joint(names))
+    return watch.note(function(input, weight, bias), found)
+
+
+def _convolution(
+    watch: Watch,
+    function: Any,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor | None:
+    if not watch.fits(input) or input.dim() != weight.dim():
+        return None
+    names = watch.name_of(weight), watch.name_of(bias)
+    input = channels_last(input)
+    found = maps.convolution(
+        names,
+        input.detach(),
+        weight,
+        groups,
+        joint=watch.joint(names),
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+    )
+    return watch.note(function(input, weight, bias, stride, padding, dilation, groups), found)
+
+
+def _transposed(
+    watch: Watch,
+    function: Any,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor | None:
+    if not watch.fits(input) or input.dim() != weight.dim():
+        return None
+    names = watch.name_of(weight), watch.name_of(bias)
+    geometry = {"stride": stride, "padding": padding, "dilation": dilation}
+    found = maps.transposed(names, input.detach(), weight, groups, **geometry)
+    outputs = function(input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return watch.note(outputs, found)
+
+
+def _batch_norm(
+    watch: Watch,
+    function: Any,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    if training:
+        raise CosetError(
+            "got a batch norm in training mode (or one without running statistics)",
+            "needed statistics that do not depend on the other examples of the batch",
+            "call module.eval(), or use track_running_stats=True",
+        )
+    standard = function(input, running_mean, running_var, None, None, training, momentum, eps)
+    return _norm(watch, standard, weight, bias)
+
+
+def _group_norm(
+    watch: Watch,
+    function: Any,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    return _norm(watch, function(input, num_groups, None, None, eps), weight, bias)
+
+
+def _instance_norm(
+    watch: Watch,
+    function: Any,
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *rest: Any,
+    **named: Any,
+) -> Tensor | None:
+    standard = function(input, running_mean, running_var, None, None, *rest, **named)
+    return _norm(watch, standard, weight, bias)
+
+
+def _norm(
+    watch: Watch, standard: Tensor, weight: Tensor | None, bias: Tensor | None
+) -> Tensor | None:
+    """Scale and shift of each channel, axis 1."""
+    if not watch.fits(standard):
+        return None
+    shape = (-1, *[1] * (standard.dim() - 2))
+    outputs = standard if weight is None else standard * weight.reshape(shape)
+    outputs = outputs if bias is None else outputs + bias.reshape(shape)
+    names = watch.name_of(weight), watch.name_of(bias)
+    found = maps.normalised(names, standard.detach(), lambda x: x.reshape(*x.shape[:2], -1))
+    return watch.note(outputs, found)
+
+
+def _layer_norm(
+    watch: Watch,
+    function: Any,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float | None = 1e-5,
+) -> Tensor | None:
+    if not watch.fits(input) or input.dim() == len(normalized_shape):
+        return None
+    extra = () if function is functional.rms_norm else (None,)
+    standard = function(input, normalized_shape, None, *extra, eps)
+    outputs = standard if weight is None else standard * weight
+    outputs = outputs if bias is None else outputs + bias
+    axes = len(normalized_shape)
+    names = watch.name_of(weight), watch.name_of(bias)
+
+    def channel(x: Tensor) -> Tensor:  # normalised axes to the front, positions behind
+        return x.flatten(x.dim() - axes).reshape(len(x), -1, x[0].numel() // _rows(x, axes)).mT
+
+    return watch.note(outputs, maps.normalised(names, standard.detach(), channel))
+
+
+def _rows(x: Tensor, axes: int) -> int:
+    """Positions of one example: its entries outside the last ``axes`` axes."""
+    count = 1
+    for size in x.shape[1 : x.dim() - axes]:
+        count *= size
+    return count
+
+
+def _rms_norm(
+    watch: Watch,
+    function: Any,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor | None:
+    return _layer_norm(watch, function, input, normalized_shape, weight, None, eps)
+
+
+def _embedding(
+    watch: Watch,
+    function: Any,
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor | None:
+    name = watch.name_of(weight)
+    if name is None or not watch.fits(input) or max_norm is not None:
+        return None
+    found = maps.embedding(name, input, weight, padding_idx)
+    return watch.note(function(input, weight, padding_idx), found)
+
+
+READERS: Mapping[Any, Reader] = {
+    functional.linear: _linear,
+    torch.conv1d: _convolution,
+    torch.conv2d: _convolution,
+    torch.conv3d: _convolution,
+    torch.conv_transpose1d: _transposed,
+    torch.conv_transpose2d: _transposed,
+    torch.conv_transpose3d: _transposed,
+    functional.batch_norm: _batch_norm,
+    functional.group_norm: _group_norm,
+    functional.instance_norm: _instance_norm,
+    functional.layer_norm: _layer_norm,
+    functional.rms_norm: _rms_norm,
+    functional.embedding: _embedding,
+}
+"""What we know of functions that read weights; any other is foreign."""
