@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from coset.alignment.activations import ByActivations as ByActivations
     from coset.alignment.barrier import LossPath as LossPath
     from coset.alignment.barrier import barrier as barrier
+    from coset.alignment.by_covariance import ByCovariance as ByCovariance
     from coset.alignment.by_weights import ByWeights as ByWeights
     from coset.alignment.interpolation import average as average
     from coset.alignment.interpolation import interpolate as interpolate
@@ -72,10 +73,12 @@ if TYPE_CHECKING:
     from coset.posterior.families import Posterior as Posterior
     from coset.posterior.families import Samples as Samples
     from coset.posterior.gaussian import Gaussian as Gaussian
+    from coset.posterior.joint import JointPredictions as JointPredictions
     from coset.posterior.linearised import Linearised as Linearised
     from coset.posterior.links import LaplaceBridge as LaplaceBridge
     from coset.posterior.links import Probit as Probit
     from coset.posterior.links import SampledSoftmax as SampledSoftmax
+    from coset.posterior.links import TopDifference as TopDifference
     from coset.posterior.predict import MonteCarlo as MonteCarlo
     from coset.posterior.predict import Predictions as Predictions
     from coset.predictor import Predictor as Predictor
@@ -112,6 +115,7 @@ NAMES: dict[str, str] = {
     "BySinkhorn": "coset.alignment.sinkhorn",
     "ByStraightThrough": "coset.alignment.straight_through",
     "ByActivations": "coset.alignment.activations",
+    "ByCovariance": "coset.alignment.by_covariance",
     "MatchMany": "coset.alignment.many",
     "match_stream": "coset.alignment.many",
     "match_many": "coset.alignment.many",
@@ -169,10 +173,12 @@ NAMES: dict[str, str] = {
     "Posterior": "coset.posterior.families",
     "Samples": "coset.posterior.families",
     "Gaussian": "coset.posterior.gaussian",
+    "JointPredictions": "coset.posterior.joint",
     "Linearised": "coset.posterior.linearised",
     "LaplaceBridge": "coset.posterior.links",
     "Probit": "coset.posterior.links",
     "SampledSoftmax": "coset.posterior.links",
+    "TopDifference": "coset.posterior.links",
     "MonteCarlo": "coset.posterior.predict",
     "Predictions": "coset.posterior.predict",
     "Predictor": "coset.predictor",

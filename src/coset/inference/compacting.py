@@ -3,12 +3,17 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from coset.alignment.by_covariance import ByCovariance
+from coset.alignment.by_weights import ByWeights
+from coset.alignment.gaussians import Marginals, solve_gaussians
 from coset.alignment.many import match_stream
 from coset.alignment.match import By, match
+from coset.alignment.plans import matched_tensors
 from coset.alignment.result import transpositions_of
 from coset.inference.sampling.adaptation import Moments
 from coset.posterior.families import FitReport
@@ -18,6 +23,10 @@ from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
+
+_PRECISION = 1e-6
+_FLOOR = 1e-4
+"""Least variance of a weight for the density of samples, as a share of the mean variance."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,8 @@ def find_places(
     generator: torch.Generator,
 ) -> Places:
     """Matches all samples to their moving mean, or to the first; one is in memory at a time."""
+    if isinstance(by, ByCovariance):
+        members, by = _Seen(members, by), by.by
     if not to_mean:
         first = members[0]
         found = (
@@ -56,6 +67,81 @@ def find_places(
     elements = tuple(_member(frame.element, k) for k in range(len(members)))
     settled = len(frame.moved) < rounds or frame.moved[-1] == 0
     return Places(elements, len(frame.moved), settled)
+
+
+@dataclass(frozen=True)
+class _Seen(Sequence[Weights]):
+    """Samples as they are compared, one at a time."""
+
+    members: Sequence[Weights]
+    by: ByCovariance
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __getitem__(self, k: Any) -> Any:
+        return self.by.seen(self.members[k])
+
+
+def by_likelihood(
+    group: SymmetryGroup,
+    members: Sequence[Weights],
+    places: Places,
+    *,
+    rounds: int,
+    generator: torch.Generator,
+) -> Places:
+    """Moves samples where the Gaussian of all is highest, fits it again, and so on (hard EM).
+
+    Up to a constant the log-density of a sample is ``<w, μ / σ²> - <w², 1 / 2σ²>``: a matching of
+    weights with their squares beside them.  Each round can only raise the sum over all samples.
+    """
+    by = ByWeights(anchored=False, scales="keep")  # from where each is
+    elements, voting = list(places.elements), matched_tensors(group)
+    for number in range(rounds):
+        now = Places(tuple(elements))
+        gaussian = _marginals(moved(group, now, members))
+        weighing = {
+            name: std**-2 if name in voting else torch.zeros_like(std)
+            for name, std in gaussian.std.items()
+        }
+        to = Marginals(
+            {name: mean * weighing[name] for name, mean in gaussian.mean.items()},
+            {name: -weights / 2 for name, weights in weighing.items()},
+        )
+        changed = 0
+        for k, aligned in enumerate(moved(group, now, members)):
+            own = Marginals(aligned, {name: w.square() for name, w in aligned.items()})
+            found = solve_gaussians(by, group, own, to, generator=generator).element
+            if _density(group.act(found, aligned), to) > _density(aligned, to) + _PRECISION:
+                elements[k] = group.compose(elements[k], found)
+                changed += 1
+        if not changed:
+            return Places(tuple(elements), places.rounds + number + 1, places.settled)
+    return Places(tuple(elements), places.rounds + rounds, False)
+
+
+def _density(weights: Weights, to: Marginals) -> float:
+    """The log-density without constants."""
+    return sum(
+        float((weights[name].double() * mean + weights[name].double() ** 2 * to.std[name]).sum())
+        for name, mean in to.mean.items()
+    )
+
+
+def _marginals(samples: Iterable[Weights]) -> Marginals:
+    """Means and floored standard deviations of samples read one at a time, in double precision."""
+    moments: Moments | None = None
+    layout: Layout | None = None
+    for sample in samples:
+        layout = layout or Layout.of(sample)
+        flat = layout.flatten(sample).double().unsqueeze(0)
+        moments = (Moments.none(flat) if moments is None else moments).including(flat)
+    assert moments is not None, "the caller has counted the samples"
+    assert layout is not None
+    variance = moments.squares[0] / (moments.count - 1)
+    std = variance.clamp_min(_FLOOR * float(variance.mean())).sqrt()
+    return Marginals(layout.unflatten(moments.mean[0]), layout.unflatten(std))
 
 
 def moved(group: SymmetryGroup, places: Places, members: Sequence[Weights]) -> Iterator[Weights]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from coset.alignment.by_covariance import ByCovariance
 from coset.alignment.by_weights import ByWeights
 from coset.alignment.match import By
 from coset.bayes.problem import Problem
@@ -18,6 +19,7 @@ from coset.errors import CosetError
 from coset.inference.batch_norm import refresh_statistics
 from coset.inference.compacting import (
     Places,
+    by_likelihood,
     diagonal,
     find_places,
     label_switches,
@@ -40,6 +42,9 @@ from coset.weights.stacking import members_of, stack, unstack
 _MEMBERS = 32
 """Draws kept where batch-norm statistics have to be taken from the data for each."""
 
+_EXAMPLES = 5000
+"""Training inputs that covariances are taken from."""
+
 
 @dataclass(frozen=True)
 class RebasedGaussian:
@@ -54,19 +59,24 @@ class RebasedGaussian:
         rank: Directions kept; zero for a diagonal Gaussian, as in the paper.
         align: How samples are matched; ``None``: not at all (the paper's q_d).
         reference: What they are matched to: their own mean, found by matching and averaging in
-            turns, or the first of them, as in the paper.
+            turns; the first of them, as in the paper; or their Gaussian, found from the mean by
+            matching for the highest density and fitting in turns.
         rounds: Most turns of matching and averaging.
         per_unit: A full covariance for the weights into each unit, in place of ``rank``.
         samples: Draws taken of an inner posterior that is not a finite set.
+        by_outputs: Whether weights that read the data are compared by the outputs they cause on
+            the training inputs (:class:`ByCovariance`), so that those of inputs that are always
+            zero have no say; in place of ``align``.
     """
 
     inner: Method = field(default_factory=DeepEnsemble)
     rank: int = 0
     align: By | None = field(default_factory=ByWeights)
-    reference: Literal["mean", "first"] = "mean"
+    reference: Literal["mean", "first", "gaussian"] = "mean"
     rounds: int = 100
     per_unit: bool = False
     samples: int = 100
+    by_outputs: bool = False
 
     def __post_init__(self) -> None:
         if self.rank < 0 or self.rounds < 1 or self.samples < 2:
@@ -74,8 +84,14 @@ class RebasedGaussian:
                 f"got a rank of {self.rank}, {self.rounds} rounds and {self.samples} samples",
                 "needed a rank of 0 or more, a round and two samples at least",
             )
-        if self.reference not in ("mean", "first"):
-            raise CosetError(f"got reference={self.reference!r}", 'needed "mean" or "first"')
+        if self.reference not in ("mean", "first", "gaussian"):
+            raise CosetError(
+                f"got reference={self.reference!r}", 'needed "mean", "first" or "gaussian"'
+            )
+        if self.by_outputs and self.align != ByWeights():
+            raise CosetError(
+                f"got by_outputs=True and align={self.align!r:.60}", "needed one of the two"
+            )
         if self.per_unit and self.rank:
             raise CosetError(
                 f"got per_unit=True and a rank of {self.rank}", "needed one of the two"
@@ -118,7 +134,7 @@ class RebasedGaussian:
         if self.align is None:
             return self._gaussian(problem, members, posterior.report, generator)
         group, separate = symmetries(problem), unstack(members)
-        places = self._places(group, separate, generator)
+        places = self._places(problem, group, separate, generator)
         aligned = stack(list(moved(group, places, separate)))
         numbers = label_switches(group, places)
         report = self._report(posterior.report, places, aligned, numbers, problem)
@@ -144,23 +160,30 @@ class RebasedGaussian:
         if len(members) < 2:
             raise CosetError(f"got {len(members)} samples", "needed two at least")
         layout, group = problem.network.layout, symmetries(problem)
-        places = self._places(group, members, generator)
+        places = self._places(problem, group, members, generator)
         numbers = label_switches(group, places)
         report = _with_places(FitReport(), places, numbers)
         return streamed(moved(group, places, members), layout, report)
 
     def _places(
-        self, group: SymmetryGroup, members: Sequence[Weights], generator: torch.Generator
+        self,
+        problem: Problem,
+        group: SymmetryGroup,
+        members: Sequence[Weights],
+        generator: torch.Generator,
     ) -> Places:
         assert self.align is not None
-        return find_places(
+        places = find_places(
             group,
             members,
-            by=self.align,
-            to_mean=self.reference == "mean",
+            by=_through_outputs(problem) if self.by_outputs else self.align,
+            to_mean=self.reference != "first",
             rounds=self.rounds,
             generator=generator,
         )
+        if self.reference != "gaussian":
+            return places
+        return by_likelihood(group, members, places, rounds=self.rounds, generator=generator)
 
     def _members(
         self, problem: Problem, posterior: Posterior, generator: torch.Generator
@@ -223,6 +246,14 @@ def _with_places(report: FitReport, places: Places, numbers: dict[str, float]) -
         warnings += (f"the alignment had not settled after {places.rounds} rounds; raise rounds",)
     found = {**report.diagnostics, **numbers, "rounds": float(places.rounds)}
     return replace(report, diagnostics=found, warnings=warnings)
+
+
+def _through_outputs(problem: Problem) -> ByCovariance:
+    """Matching through the covariance of the training inputs."""
+    assert problem.network.module is not None, "its symmetries have been found"
+    most = min(problem.train.size, _EXAMPLES)
+    index = torch.linspace(0, problem.train.size - 1, most).long()
+    return ByCovariance(problem.network.module, problem.train.rows(index)[0])
 
 
 def symmetries(problem: Problem) -> SymmetryGroup:
