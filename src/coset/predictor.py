@@ -17,6 +17,8 @@ from coset.errors import CosetError
 from coset.inference import Method
 from coset.inference.laplace import Laplace
 from coset.posterior.families import Posterior
+from coset.posterior.joint import JointPredictions
+from coset.posterior.linearised import Linearised
 from coset.posterior.predict import MonteCarlo, PredictionRule, Predictions
 from coset.posterior.records import describe, restore
 from coset.store import load_record, save_record
@@ -67,6 +69,14 @@ class Predictor:
         return (rule or self.rule)(
             self.posterior, self.network, self.likelihood, inputs, generator=_seeded(generator)
         )
+
+    def joint(self, inputs: Inputs) -> JointPredictions:
+        """The joint distribution of the outputs at all inputs, for Gaussian posteriors.
+
+        Args:
+            inputs: A tensor with the data along its first axis, or a tuple of such tensors.
+        """
+        return Linearised().joint(self.posterior, self.network, self.likelihood, inputs)
 
     @property
     def log_evidence(self) -> float | None:

@@ -7,7 +7,7 @@ import torch
 from curvature_networks import brute_jacobian, build
 from torch import nn
 
-from coset import CosetError, GaussianNoise, GaussianPrior, functionalise, linearise
+from coset import Categorical, CosetError, GaussianNoise, GaussianPrior, functionalise, linearise
 from coset.curvature.jacobian import Jacobian
 from coset.linalg import Dense, dense
 
@@ -138,3 +138,23 @@ def test_bad_precisions_are_refused():
         tangent.mode(0.0)
     with pytest.raises(CosetError, match="form"):
         tangent.mode(1.0, form="other")
+
+
+@pytest.mark.parametrize("mean", ["tangent", "network", "newton"])
+@pytest.mark.parametrize("form", ["full", "simple"])
+@pytest.mark.parametrize("classes", [True, False])
+def test_gradients_of_the_evidence_in_the_precisions(mean, form, classes):
+    """One precision a tensor, in logarithms; for regression the noise as well."""
+    module = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3))
+    inputs = torch.randn(9, 2)
+    targets = torch.arange(9) % 3 if classes else torch.randn(9, 3)
+    names = list(dict(module.named_parameters()))
+
+    def evidence(logs, log_noise):
+        likelihood = Categorical() if classes else GaussianNoise(log_noise.exp())
+        tangent = linearise(module, (inputs, targets), likelihood)
+        return tangent.log_evidence(dict(zip(names, logs.exp(), strict=True)), mean, form)
+
+    logs = torch.tensor([0.3, -0.2, 0.5, 0.1], requires_grad=True)
+    noise = torch.tensor(-0.3, requires_grad=not classes)
+    assert torch.autograd.gradcheck(evidence, (logs, noise), eps=1e-5, atol=1e-5)

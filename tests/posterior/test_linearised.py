@@ -1,28 +1,37 @@
 """Linearised prediction: the factor space against the Jacobian."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from coset import (
     KFAC,
+    Bernoulli,
     Categorical,
     CosetError,
     DiagonalOnly,
     Full,
     Gaussian,
     GaussianNoise,
+    GaussianPrior,
     HeteroscedasticGaussian,
+    Laplace,
     Linearised,
     Mixture,
     MonteCarlo,
     PointMass,
+    Probit,
     SampledSoftmax,
+    fit,
 )
 from coset.curvature.measure import UNCUT, Cuts
 from coset.linalg import inverse, shift
+from coset.posterior import output_moments
+from coset.posterior.linearised import predict_from_moments
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "curvature"))
 from curvature_networks import NETWORKS, brute_jacobian, build, problem_of
@@ -149,7 +158,82 @@ def test_refusals(generator):
     with pytest.raises(CosetError, match="needed a Gaussian"):
         RULE(PointMass(problem.network.weights), problem.network, Categorical(), inputs,
              generator=generator)  # fmt: skip
-    pixels = problem_of(torch.nn.Conv2d(1, 2, 3), torch.randn(3, 1, 4, 4))
-    with pytest.raises(CosetError, match="use rule=MonteCarlo"):
-        RULE(posterior_of(pixels, KFAC()), pixels.network, Categorical(), pixels.train.inputs,
-             generator=generator)  # fmt: skip
+
+
+def pictures(channels):
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1), nn.Tanh(), nn.Conv2d(3, channels, 3)
+    ), torch.randn(3, 1, 5, 4)
+
+
+PIXELS = {
+    "classes": (Categorical(), 3),
+    "labels": (Bernoulli(), 2),
+    "values": (GaussianNoise(0.5), 2),
+    "values with their own noise": (HeteroscedasticGaussian(), 4),
+}
+
+
+@pytest.mark.parametrize("kind", PIXELS)
+@pytest.mark.parametrize("recipe", [KFAC(), DiagonalOnly(), Full()], ids=repr)
+@pytest.mark.parametrize("entries", [1, 1 << 23])
+def test_pixels(kind, recipe, entries, generator, monkeypatch):
+    """Each pixel is an output of its own, in chunks of any size."""
+    monkeypatch.setattr(output_moments, "_ENTRIES", entries)
+    likelihood, channels = PIXELS[kind]
+    module, inputs = pictures(channels)
+    problem = problem_of(module, inputs, likelihood)
+    posterior = posterior_of(problem, recipe)
+    network, size = problem.network, problem.network.layout.size
+    found = RULE(posterior, network, likelihood, inputs, generator=generator)
+    rows = replace(network, apply=lambda w, x: network.apply(w, x).movedim(1, -1).flatten(1))
+    jacobian = brute_jacobian(rows, network.layout, inputs).reshape(3, 6, channels, size)
+    matrix = posterior.covariance.matmat(torch.eye(size))
+    expected = jacobian @ matrix @ jacobian.mT  # n pixels c c
+    covariance = found.covariance.flatten(3).permute(0, 3, 1, 2)
+    torch.testing.assert_close(covariance, expected)
+    outputs = network.apply(network.weights, inputs)
+    flat = outputs.flatten(2).mT.flatten(0, 1)
+    one = predict_from_moments(
+        flat, expected.flatten(0, 1), likelihood, Probit(), generator
+    )  # the same pixels as examples
+    torch.testing.assert_close(found.mean.flatten(2).mT.flatten(0, 1), one.mean)
+    torch.testing.assert_close(found.variance.flatten(2).mT.flatten(0, 1), one.variance)
+
+
+@pytest.mark.parametrize("name", ["mlp", "convolutions", "attention"])
+@pytest.mark.parametrize("recipe", [KFAC(), DiagonalOnly(), Full()], ids=repr)
+def test_gradients_in_the_inputs(name, recipe, generator):
+    module, inputs = build(name, 2)
+    for layer in module.modules():
+        if isinstance(layer, nn.ReLU):  # a kink has no gradient to check
+            layer.forward = torch.tanh
+    problem = problem_of(module, inputs)
+    posterior, network = posterior_of(problem, recipe), problem.network
+    plain = RULE(posterior, network, Categorical(), inputs, generator=generator)
+
+    def predict(x):
+        found = RULE(posterior, network, Categorical(), x, generator=generator)
+        return found.mean, found.variance
+
+    leaf = inputs.clone().requires_grad_()
+    mean, variance = predict(leaf)
+    torch.testing.assert_close(mean, plain.mean)
+    torch.testing.assert_close(variance, plain.variance)
+    assert torch.autograd.gradcheck(predict, leaf, fast_mode=True)
+
+
+def test_gradients_in_the_precisions(generator):
+    """A prior that wants gradients gets them from the predictive variance."""
+    module, inputs = build("mlp", 6)
+    data = inputs, torch.randn(6, 3)
+
+    for recipe in (KFAC(), DiagonalOnly(), Full()):
+
+        def spread(log_precision, recipe=recipe):
+            prior = GaussianPrior(log_precision.exp())
+            predictor = fit(module, data, method=Laplace(recipe, tuning=None), prior=prior,
+                            likelihood=GaussianNoise(0.5))  # fmt: skip
+            return predictor(inputs).variance
+
+        assert torch.autograd.gradcheck(spread, torch.tensor(0.3, requires_grad=True))

@@ -1,6 +1,6 @@
 """What all curvatures share: one pass over the data, column by column of the output Hessian."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -157,6 +157,7 @@ def gradient_rows(
     likelihood: Likelihood | None = None,
     outputs: Tensor | None = None,
     index: Int[Tensor, " k"] | None = None,
+    directions: Sequence[Tensor] | None = None,
 ) -> Float[Tensor, "n r p"]:
     """Rows of the Jacobian, or of ``Rᵀ J`` with ``R`` the root of the output Hessian.
 
@@ -168,16 +169,19 @@ def gradient_rows(
         likelihood: Whose Hessian weighs the rows; ``None``: plain Jacobian, one row an output.
         outputs: Where the Hessian is taken; ``None``: at the network's outputs.
         index: Some of the columns, in this order; no others are kept.
+        directions: In the outputs, instead of the columns of the root; one row each.
     """
     recorded = record(network, weights, layout, inputs)
     check_finite(recorded.outputs)
-    if likelihood is None:
+    if directions is not None:
+        cotangents = list(directions)
+    elif likelihood is None:
         cotangents = list(unit_columns(recorded.outputs))
     else:
         at = recorded.outputs if outputs is None else outputs
         cotangents = list(columns(likelihood, at))
     if recorded.foreign:
-        rows = _rows_by_example(network, weights, layout, inputs, cotangents)
+        rows = rows_by_example(network, weights, layout, inputs, cotangents).detach()
         return rows if index is None else rows[:, :, index]
     chosen = torch.arange(layout.size) if index is None else index
     places = {b.names: _places(b.entries.flatten(), chosen) for b in blocks_of(recorded, layout)}
@@ -209,10 +213,13 @@ def unit_columns(outputs: Tensor) -> Iterator[Tensor]:
         yield result.reshape(outputs.shape)
 
 
-def _rows_by_example(
-    network: Network, weights: Weights, layout: Layout, inputs: Inputs, cotangents: list[Tensor]
+def rows_by_example(
+    network: Network, weights: Weights, layout: Layout, inputs: Inputs, cotangents: Sequence[Tensor]
 ) -> Float[Tensor, "n r p"]:
-    """Any network: each example by itself, under vmap."""
+    """Rows of the Jacobian of any network, with their graph: each example by itself, under vmap.
+
+    A network that vmap cannot take (recurrent layers, say) is run example by example.
+    """
     covered = layout.restrict(weights)
 
     def single(example: Inputs, directions: Tensor) -> Tensor:
@@ -228,8 +235,40 @@ def _rows_by_example(
         pull = vjp(apply, covered)[1]
         return layout.flatten(vmap(lambda direction: pull(direction)[0])(directions))
 
-    rows: Tensor = vmap(single)(inputs, torch.stack(cotangents, dim=1))
-    return rows.detach()
+    stacked = torch.stack(list(cotangents), dim=1)
+    try:
+        rows: Tensor = vmap(single)(inputs, stacked)
+    except RuntimeError:
+        return _rows_in_turn(network, weights, layout, inputs, stacked)
+    return rows
+
+
+def _rows_in_turn(
+    network: Network, weights: Weights, layout: Layout, inputs: Inputs, cotangents: Tensor
+) -> Float[Tensor, "n r p"]:
+    """Rows by plain backward passes, one an example and direction."""
+    leaves = {
+        name: tensor.detach().requires_grad_() for name, tensor in layout.restrict(weights).items()
+    }
+    parts = inputs if isinstance(inputs, tuple) else (inputs,)
+    rows = []
+    for number, directions in enumerate(cotangents):
+        one = tuple(part[number : number + 1] for part in parts)
+        with torch.enable_grad():
+            outputs = network.apply({**weights, **leaves}, one if len(one) > 1 else one[0])[0]
+        found = [
+            torch.autograd.grad(
+                outputs, list(leaves.values()), direction, retain_graph=True, allow_unused=True
+            )
+            for direction in directions
+        ]
+        zeros = [torch.zeros_like(leaf) for leaf in leaves.values()]
+        filled = [
+            torch.cat([(z if g is None else g).flatten() for g, z in zip(each, zeros, strict=True)])
+            for each in found
+        ]
+        rows.append(torch.stack(filled))
+    return torch.stack(rows)
 
 
 def check_finite(outputs: Tensor) -> None:

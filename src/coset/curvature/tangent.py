@@ -19,6 +19,7 @@ from coset.bayes.likelihood import Categorical, Likelihood
 from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
 from coset.curvature.jacobian import Jacobian
+from coset.curvature.outputs import has_gradients, through_root
 from coset.errors import CosetError
 from coset.linalg import (
     Dense,
@@ -107,18 +108,21 @@ class Tangent:
             mean: ``θ``: the mode ``θ*``, the network's own weights, or one Newton step from them.
             form: As in :meth:`mode`.
             hessian: Where the output curvature in ``H`` is taken; ``"auto"``: at the ``mean``.
+
+        Precisions, and a noise, that require gradients get them; the way of the mode with them is
+        followed by the implicit function theorem.
         """
         flat = self._flat(precision)
         start = self.start(form, at_network=True)
         if mean == "network":
             point = start
         elif mean == "tangent":
-            point = self.find_mode(flat, form)
+            point = self._moving_mode(flat, form)
         else:
             return self._newton_evidence(flat, start)
         at = point if hessian == "auto" else start
         if hessian == "tangent" and mean != "tangent":
-            at = self.find_mode(flat, form)
+            at = self._moving_mode(flat, form)
         curvature = self._curvature(at.outputs)
         return self.log_joint(point, flat) - self._half_logdet(curvature, flat)
 
@@ -128,6 +132,23 @@ class Tangent:
         gain = (gradient * solve(shift(curvature, precision), gradient)).sum() / 2
         base = self.log_joint(start, precision) + gain
         return base - self._half_logdet(curvature, precision)
+
+    def _moving_mode(self, precision: Float[Tensor, " p"], form: Form) -> Point:
+        """The mode, with a graph where one is wanted: a Newton step of length zero.
+
+        ``θ* - (H + Λ)⁻¹ ∇L(θ*)`` is ``θ*`` because the gradient vanishes there, and its derivative
+        in whatever ``∇L`` depends on is that of ``θ*``.
+        """
+        with torch.no_grad():
+            found = self.find_mode(precision.detach(), form)
+        gradient = self.gradient(found, precision)
+        if not gradient.requires_grad:
+            return found
+        with torch.no_grad():
+            system = shift(self._curvature(found.outputs), precision)
+        flat = found.flat - solve(system, gradient.unsqueeze(1)).squeeze(1)
+        change = (self.jacobian @ (flat - found.flat)).reshape(self.outputs.shape)
+        return replace(found, flat=flat, outputs=found.outputs + change)
 
     def _half_logdet(self, curvature: LinearOperator, precision: Tensor) -> Tensor:
         return (logdet(shift(curvature, precision)) - precision.log().sum()) / 2
@@ -227,9 +248,9 @@ class Tangent:
 
         def multiply(x: Tensor) -> Tensor:
             rows = self.jacobian.matmat(x)  # nc k
-            weighted = _through_root(
+            weighted = through_root(
                 root,
-                _through_root(root, rows, self.outputs, transpose=True),
+                through_root(root, rows, self.outputs, transpose=True),
                 self.outputs,
                 transpose=False,
             )
@@ -259,7 +280,7 @@ class Tangent:
                 "needed a Jacobian that fits the memory",
                 "use fewer data or Laplace(curvature=KFAC())",
             )
-        rows = _through_root(self._root(outputs), matrix, self.outputs, transpose=True)
+        rows = through_root(self._root(outputs), matrix, self.outputs, transpose=True)
         if rows.shape[0] < rows.shape[1]:
             return LowRankPlusDiagonal(rows.new_zeros(rows.shape[1]), rows.mT)
         return Dense(rows.mT @ rows)
@@ -270,9 +291,11 @@ class Tangent:
     def _slope(self, outputs: Tensor) -> Tensor:
         """Gradient of the negative log-likelihood in the outputs."""
         leaf = outputs.detach().requires_grad_()
+        further = torch.is_grad_enabled()  # a noise may want gradients of its own
         with torch.enable_grad():
             value = -self.likelihood.log_prob(leaf, self.targets).sum()
-        return torch.autograd.grad(value, leaf)[0]
+        slope = torch.autograd.grad(value, leaf, create_graph=further)[0]
+        return slope if slope.requires_grad and has_gradients(self.likelihood) else slope.detach()
 
     def _length(self, point: Point, direction: Tensor, change: Tensor, precision: Tensor) -> float:
         """The minimum along a direction, by Newton's method on one number."""
@@ -282,7 +305,7 @@ class Tangent:
         for _ in range(20):
             outputs = point.outputs + length * change
             slope = float((self._slope(outputs) * change).sum()) + linear + length * quadratic
-            rows = _through_root(
+            rows = through_root(
                 self._root(outputs), change.reshape(-1, 1), self.outputs, transpose=True
             )
             curvature = float(rows.square().sum()) + quadratic
@@ -301,17 +324,6 @@ class Tangent:
         if not bool((flat > 0).all()):
             raise CosetError("got a prior precision of zero", "needed positive precisions")
         return flat
-
-
-def _through_root(
-    root: Tensor, rows: Float[Tensor, "nc k"], outputs: Tensor, *, transpose: bool
-) -> Float[Tensor, "nr k"]:
-    """``Rᵀ`` or ``R`` times rows that are ordered as the flat outputs ``n c pixels``."""
-    count, pixels = len(outputs), tuple(outputs.shape[2:])
-    last = outputs.shape[1] if transpose else root.shape[-1]
-    blocks = rows.reshape(count, last, *pixels, -1).movedim(1, -2)  # n pixels c k
-    product = (root.mT if transpose else root) @ blocks
-    return product.movedim(-2, 1).reshape(-1, rows.shape[1])
 
 
 def linearise(

@@ -210,9 +210,10 @@ def _others(layout: Layout, weights: Weights, start: Weights | None) -> Weights:
 
 
 def _untuned(problem: Problem, weights: Weights, part: _Part) -> Gaussian:
-    """Keeps the prior and a given noise as they are."""
+    """Keeps the prior and a given noise as they are; precisions that want gradients get them."""
     flat = part.layout.flatten(weights).double()
-    each = part.entries(problem.prior.flat(part.layout, flat))
+    with torch.enable_grad():
+        each = part.entries(problem.prior.flat(part.layout, flat))
     if not bool((each > 0).all()):
         raise CosetError("got a prior precision of zero", "needed positive precisions")
     precision, labels = each.unique(return_inverse=True)
@@ -228,7 +229,8 @@ def _untuned(problem: Problem, weights: Weights, part: _Part) -> Gaussian:
         log_evidence=fit - penalty - float(spectrum.half_logdet(precision)),
         diagnostics={"effective_weights": float(spectrum.effective(precision).sum())},
     )
-    return part.gaussian(weights, measured, each, 1.0, report)
+    with torch.set_grad_enabled(each.requires_grad):
+        return part.gaussian(weights, measured, each, 1.0, report)
 
 
 def _tuned(

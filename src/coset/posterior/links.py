@@ -65,6 +65,39 @@ class Probit:
 
 
 @dataclass(frozen=True)
+class TopDifference:
+    """``softmax((μ_c - μ_t) / √(1 + π/8 · v_c / 2))`` with ``t`` the largest logit.
+
+    ``v_c`` is the variance of the difference ``f_c - f_t``: a common shift of all logits cancels,
+    and the most probable class stays what it is, which a factor for each class does not promise.
+    For yes-or-no targets it is MacKay's approximation, as :class:`Probit`.
+
+    >>> mean, generator = torch.tensor([[2.0, 0.0]]), torch.Generator()
+    >>> spread = torch.diag_embed(torch.tensor([[40.0, 40.0]]))
+    >>> TopDifference()(mean, spread, Categorical(), generator=generator)  # 2 / √(1 + 5π)
+    tensor([[[0.6197, 0.3803]]])
+    """
+
+    def __call__(
+        self,
+        mean: Float[Tensor, "n c"],
+        covariance: Float[Tensor, "n c c"],
+        likelihood: Likelihood,
+        *,
+        generator: torch.Generator,
+    ) -> Float[Tensor, "m n k"]:
+        """Probabilities in closed form."""
+        if not isinstance(likelihood, Categorical):
+            return Probit()(mean, covariance, likelihood, generator=generator)
+        top = mean.argmax(1, keepdim=True)
+        own = covariance.diagonal(dim1=1, dim2=2)
+        shared = covariance.gather(1, top.unsqueeze(2).expand(-1, -1, mean.shape[1])).squeeze(1)
+        variance = (own + own.gather(1, top) - 2 * shared).clamp_min(0)
+        logits = (mean - mean.gather(1, top)) / (1 + math.pi / 16 * variance).sqrt()
+        return likelihood.mean(logits).unsqueeze(0)
+
+
+@dataclass(frozen=True)
 class SampledSoftmax:
     """The mean of the target over draws of the outputs from ``N(μ, S)``.
 

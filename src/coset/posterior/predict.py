@@ -30,7 +30,7 @@ class Predictions:
             Dense tasks keep their pixel axes after ``c``.
         variance: Regression: variance of the target, spread of the members plus noise.  Otherwise
             the epistemic variance of the outputs.  ``None`` where it is unknown.
-        covariance: Covariance of the outputs, for linearised rules.
+        covariance: Covariance of the outputs, one a pixel, for linearised rules.
         log_weights: Normalised log-weight of each member; ``None``: all weigh the same.
 
     >>> Predictions(torch.tensor([[[0.2, 0.8]], [[0.6, 0.4]]])).mean
@@ -39,7 +39,7 @@ class Predictions:
 
     members: Float[Tensor, "m n c *pixels"]
     variance: Float[Tensor, "n c *pixels"] | None = None
-    covariance: Float[Tensor, "n c c"] | None = None
+    covariance: Float[Tensor, "n c c *pixels"] | None = None
     log_weights: Float[Tensor, " m"] | None = None
 
     @property

@@ -30,7 +30,7 @@ from coset.linalg import (
 from coset.posterior.families import FitReport, Mixture, PointMass, Samples
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.linearised import Linearised
-from coset.posterior.links import LaplaceBridge, Probit, SampledSoftmax
+from coset.posterior.links import LaplaceBridge, Probit, SampledSoftmax, TopDifference
 from coset.posterior.low_rank import LowRankGaussian
 from coset.posterior.predict import MonteCarlo
 from coset.posterior.random_masks import RandomMasks
@@ -63,6 +63,7 @@ FAMILIES: Mapping[str, type] = {
     "RowBlocks": RowBlocks,
     "SampledSoftmax": SampledSoftmax,
     "Samples": Samples,
+    "TopDifference": TopDifference,
     "UnitBlocks": UnitBlocks,
 }
 

@@ -15,8 +15,9 @@ from coset.bayes.likelihood import (
 )
 from coset.errors import CosetError
 from coset.posterior.gaussian import Gaussian
-from coset.posterior.linearised import output_moments, predict_from_moments
+from coset.posterior.linearised import predict_from_moments
 from coset.posterior.links import Probit
+from coset.posterior.output_moments import output_moments
 from coset.posterior.predict import Predictions
 from coset.weights.network import Network
 

@@ -1,0 +1,270 @@
+"""Mean and covariance of the outputs of a network that is linearised at a Gaussian's mean.
+
+``S(x) = J(x) Σ J(x)ᵀ`` for each input.  For Kronecker and diagonal covariances ``J`` is not formed:
+the outer products ``u vᵀ`` it consists of go through the eigenbasis one layer at a time.  Outputs
+with pixels have one covariance a pixel; no more pixels are at work than the memory allows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coset.curvature.capture import Recorded, record
+from coset.curvature.maps import Pair, outer
+from coset.curvature.measure import blocks_of, gradient_rows, rows_by_example, unit_columns
+from coset.linalg import BlockDiagonal, Diagonal, Embedded, Kronecker, LinearOperator, RowBlocks
+from coset.posterior.chunks import count_rows, split_rows
+from coset.posterior.gaussian import Gaussian
+from coset.weights.network import Inputs, Network
+
+_ENTRIES = 1 << 23
+"""Entries of the largest tensor that is formed for a chunk of inputs."""
+
+_ROWS = 256
+"""Inputs of a chunk at most."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Variances of a block's own entries: a diagonal covariance, layer by layer."""
+
+    table: Float[Tensor, "b o i"]
+
+
+BlockCovariance: TypeAlias = LinearOperator | Entries
+
+
+def output_moments(
+    posterior: Gaussian, network: Network, inputs: Inputs
+) -> tuple[Float[Tensor, "n c *pixels"], Float[Tensor, "n c c *pixels"]]:
+    """Mean and covariance of the outputs of the linearised network.
+
+    Inputs that require gradients keep their graph; the whole Jacobian of a chunk is formed then.
+    """
+    one = next(split_rows(inputs, 1))
+    outputs = network.apply(posterior.centre(network), one)
+    largest = _columns(posterior, network, one) * outputs.shape[1]
+    rows = max(1, min(_ROWS, count_rows(inputs), _ENTRIES // max(1, largest)))
+    step = _moments if outputs.dim() == 2 else _pixel_moments
+    parts = [
+        step(posterior, network, chunk, rows)
+        for chunk in split_rows(inputs, rows if outputs.dim() == 2 else max(1, rows // 16))
+    ]
+    means, covariances = zip(*parts, strict=True)
+    return torch.cat(means), torch.cat(covariances)
+
+
+def needs_graph(inputs: Inputs) -> bool:
+    """Whether somebody wants gradients in the inputs."""
+    parts = inputs if isinstance(inputs, tuple) else (inputs,)
+    return torch.is_grad_enabled() and any(part.requires_grad for part in parts)
+
+
+def _columns(posterior: Gaussian, network: Network, one: Inputs) -> int:
+    """Entries that are formed at a time for each output of an input."""
+    covariance, layout = posterior.covariance, posterior.layout
+    if isinstance(covariance, Embedded):
+        return max(len(covariance.index), max(layout.sizes) // 8)
+    if needs_graph(one) or not isinstance(covariance, BlockDiagonal | Diagonal):
+        return layout.size
+    recorded = record(network, posterior.centre(network), layout, one)
+    if recorded.foreign:
+        return layout.size
+    pairs = recorded.pairs(torch.ones_like(recorded.outputs))
+    found = 1
+    for left, right in pairs.values():
+        shared = left.shape[2] > 1  # only then are outer products formed
+        block = left.shape[1] * left.shape[3] * right.shape[3] if shared else left[0].numel()
+        found = max(found, block, right[0].numel() // 4)
+    return found
+
+
+def _moments(
+    posterior: Gaussian, network: Network, inputs: Inputs, rows: int
+) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c c"]]:
+    blocks = covariance_blocks(posterior, network, inputs)
+    known = None if blocks is None else blocks[0].outputs.detach()
+    outputs = _outputs(posterior, network, inputs) if known is None else known
+    directions = list(unit_columns(outputs.detach()))
+    return outputs, _spread(posterior, network, inputs, directions, blocks)
+
+
+def _outputs(posterior: Gaussian, network: Network, inputs: Inputs) -> Tensor:
+    with torch.set_grad_enabled(needs_graph(inputs)):
+        return network.apply(posterior.centre(network), inputs)
+
+
+def _pixel_moments(
+    posterior: Gaussian, network: Network, inputs: Inputs, rows: int
+) -> tuple[Float[Tensor, "n c *pixels"], Float[Tensor, "n c c *pixels"]]:
+    """Every input as often as pixels fit into a chunk, each time with directions in one pixel."""
+    outputs = _outputs(posterior, network, inputs)
+    count, channels, *pixels = outputs.shape
+    total = outputs[0, 0].numel()
+    found = []
+    for chosen in torch.arange(total).split(max(1, rows // count)):
+        repeats = len(chosen)
+        repeated = (
+            inputs.repeat_interleave(repeats, 0)
+            if isinstance(inputs, Tensor)
+            else tuple(part.repeat_interleave(repeats, 0) for part in inputs)
+        )
+        hot = torch.eye(total, dtype=outputs.dtype, device=outputs.device)[chosen]
+        directions = []
+        for channel in range(channels):
+            direction = outputs.new_zeros(count, repeats, channels, total)
+            direction[:, :, channel] = hot
+            directions.append(direction.reshape(-1, channels, *pixels))
+        blocks = covariance_blocks(posterior, network, repeated)
+        spread = _spread(posterior, network, repeated, directions, blocks)
+        found.append(spread.reshape(count, repeats, channels, channels))
+    covariance = torch.cat(found, dim=1).movedim(1, -1)
+    return outputs, covariance.reshape(count, channels, channels, *pixels)
+
+
+def _spread(
+    posterior: Gaussian,
+    network: Network,
+    inputs: Inputs,
+    directions: Sequence[Tensor],
+    blocks: "Blocks | None",
+) -> Float[Tensor, "n c c"]:
+    """``D J Σ Jᵀ Dᵀ`` with one row of ``D`` a direction in the outputs."""
+    if blocks is None:
+        rows = jacobian_rows(posterior, network, inputs, directions)
+        spread = times_covariance(posterior, rows.flatten(0, 1)).reshape(rows.shape)
+        return rows @ spread.mT
+    recorded, operators = blocks
+    pairs = [recorded.pairs(direction) for direction in directions]
+    total: Tensor | None = None
+    for names, operator in operators.items():
+        part = block_covariance([found[names] for found in pairs], operator)
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
+Blocks: TypeAlias = tuple[Recorded, Mapping[tuple[str, ...], BlockCovariance]]
+"""A recorded run, and the covariance of each of its layers."""
+
+
+def covariance_blocks(posterior: Gaussian, network: Network, inputs: Inputs) -> Blocks | None:
+    """Where prediction can go layer by layer; else nothing, and Jacobians are needed."""
+    if needs_graph(inputs):
+        return None
+    weights, layout = posterior.centre(network), posterior.layout
+    covariance = posterior.covariance
+    if isinstance(covariance, BlockDiagonal) and posterior.layers:
+        separate = frozenset(names[0] for names in posterior.layers if len(names) == 1)
+        recorded = record(network, weights, layout, inputs, separate=separate)
+        return recorded, dict(zip(posterior.layers, covariance.blocks, strict=True))
+    if isinstance(covariance, Diagonal):
+        recorded = record(network, weights, layout, inputs)
+        if not recorded.foreign:
+            return recorded, {
+                block.names: Entries(covariance.entries[block.entries])
+                for block in blocks_of(recorded, layout)
+            }
+    return None
+
+
+def jacobian_rows(
+    posterior: Gaussian, network: Network, inputs: Inputs, directions: Sequence[Tensor]
+) -> Float[Tensor, "n r p"]:
+    """Rows of the Jacobian in the coordinates that are uncertain."""
+    weights, layout = posterior.centre(network), posterior.layout
+    index = posterior.covariance.index if isinstance(posterior.covariance, Embedded) else None
+    if needs_graph(inputs):
+        rows = rows_by_example(network, weights, layout, inputs, directions)
+        return rows if index is None else rows[:, :, index]
+    return gradient_rows(network, weights, layout, inputs, index=index, directions=directions)
+
+
+def times_covariance(posterior: Gaussian, rows: Float[Tensor, "r p"]) -> Float[Tensor, "r p"]:
+    """Rows of :func:`jacobian_rows` times the covariance."""
+    covariance = posterior.covariance
+    inner = covariance.inner if isinstance(covariance, Embedded) else covariance
+    return inner.matmat(rows.mT).mT
+
+
+def block_covariance(pairs: Sequence[Pair], operator: BlockCovariance) -> Float[Tensor, "n c c"]:
+    """``J Σ Jᵀ`` of one block, from the outer products of each output."""
+    unshared = one_position(pairs)
+    if unshared is not None:
+        return _unshared(*unshared, operator)
+    gradients = turned_gradients(pairs, operator)
+    if isinstance(operator, RowBlocks):
+        columns = gradients.permute(2, 4, 0, 1, 3)  # b i n c o
+        spread = columns @ operator.middle.unsqueeze(2)
+        return torch.matmul(columns, spread.mT).sum((0, 1))
+    assert isinstance(operator, Kronecker | Entries)
+    flat = (gradients * operator.table.sqrt()).flatten(2)
+    return torch.matmul(flat, flat.mT)
+
+
+def one_position(
+    pairs: Sequence[Pair],
+) -> tuple[Float[Tensor, "n c b o"], Float[Tensor, "n b i"]] | None:
+    """Both sides of the outer products where each is one, with the same inputs for all outputs."""
+    right = pairs[0][1]
+    if right.shape[2] > 1 or not all(pair[1] is right for pair in pairs):
+        return None
+    return torch.stack([left[:, :, 0] for left, _ in pairs], 1), right[:, :, 0]
+
+
+def turned_gradients(
+    pairs: Sequence[Pair], operator: BlockCovariance
+) -> Float[Tensor, "n c b o i"]:
+    """Gradients in the block's weights, in the operator's own basis."""
+    right = pairs[0][1]
+    if all(pair[1] is right for pair in pairs):
+        # turn the inputs once, and form the outer products of all outputs together
+        lefts = torch.stack([_turned(left, operator, "left") for left, _ in pairs], dim=2)
+        lefts = lefts.transpose(3, 4).flatten(2, 3)  # n b (c o) r
+        products = lefts @ _turned(right, operator, "right")
+        split: Tensor = products.unflatten(2, (len(pairs), -1))
+        return split.transpose(1, 2)
+    turned = [(_turned(u, operator, "left"), _turned(v, operator, "right")) for u, v in pairs]
+    return torch.stack([outer(u, v) for u, v in turned], dim=1)
+
+
+def _turned(
+    side: Float[Tensor, "n b r k"], operator: BlockCovariance, which: str
+) -> Float[Tensor, "n b r k"]:
+    """One side of the outer products in the operator's own basis."""
+    if isinstance(operator, Kronecker):
+        return torch.matmul(side, operator.left if which == "left" else operator.right)
+    if isinstance(operator, RowBlocks) and which == "right":
+        return torch.matmul(side, operator.right)
+    return side
+
+
+def _unshared(
+    lefts: Float[Tensor, "n c b o"], right: Float[Tensor, "n b i"], operator: BlockCovariance
+) -> Float[Tensor, "n c c"]:
+    """One position: ``S_cd = Σ_o u_co u_do w_o`` with ``w = table · v²``, no outer product."""
+    if isinstance(operator, RowBlocks):
+        turned = torch.einsum("nbi,bij->nbj", right, operator.right)
+        middle = torch.einsum("nbj,bjxy->nbxy", turned.square(), operator.middle)
+        return torch.einsum("ncbx,nbxy,ndby->ncd", lefts, middle, lefts)
+    lefts, right = turned_sides(lefts, right, operator)
+    assert isinstance(operator, Kronecker | Entries)
+    weight = torch.einsum("boi,nbi->nbo", operator.table, right.square())
+    scaled = (lefts * weight.unsqueeze(1)).flatten(2)
+    return scaled @ lefts.flatten(2).mT
+
+
+def turned_sides(
+    lefts: Float[Tensor, "n c b o"], right: Float[Tensor, "n b i"], operator: BlockCovariance
+) -> tuple[Float[Tensor, "n c b o"], Float[Tensor, "n b i"]]:
+    """Both sides in the eigenbasis of a Kronecker product."""
+    if not isinstance(operator, Kronecker):
+        return lefts, right
+    return (
+        torch.einsum("ncbx,bxo->ncbo", lefts, operator.left),
+        torch.einsum("nbx,bxi->nbi", right, operator.right),
+    )
