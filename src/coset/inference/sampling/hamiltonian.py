@@ -57,12 +57,17 @@ def leapfrog(
     0.995...
     """
     positions, gradient, value = point.positions, point.gradient, point.energy
-    momenta = point.momenta - step / 2 * gradient
+    momenta, drift = point.momenta - step / 2 * gradient, step * inverse_mass
     for number in range(count):
-        positions = positions + step * inverse_mass * momenta
+        positions = torch.addcmul(positions, drift, momenta)
         found = energy(positions)
         gradient, value = found.gradient, found.energy
-        momenta = momenta - (step if number + 1 < count else step / 2) * gradient
+        kick = step if number + 1 < count else step / 2
+        momenta = (
+            torch.addcmul(momenta, kick, gradient, value=-1)
+            if isinstance(kick, Tensor)
+            else torch.sub(momenta, gradient, alpha=kick)
+        )
     return Point(positions, momenta, value, gradient)
 
 

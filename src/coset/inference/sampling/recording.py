@@ -6,13 +6,26 @@ and backward, are written down once and then only replayed.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from torch.fx import GraphModule, Node
+
 Program = Callable[..., tuple[Tensor, ...]]
 
 _STEP = 0.01
+
+_ATEN = torch.ops.aten
+_SHAPED = (_ATEN.ones_like.default, _ATEN.zeros_like.default)
+_PLAIN = (
+    *(_ATEN.neg.default, _ATEN.expand.default, _ATEN.view.default, _ATEN.unsqueeze.default),
+    *(_ATEN.mul.Tensor, _ATEN.div.Scalar, _ATEN.squeeze.dim, _ATEN.permute.default),
+)
+"""Operations without side effects whose leading arguments are tensors."""
 
 
 def record(program: Program, examples: Sequence[Tensor]) -> Program:
@@ -29,9 +42,8 @@ def record(program: Program, examples: Sequence[Tensor]) -> Program:
 
     elsewhere = [_moved(example) for example in examples]
     try:
-        graph = make_fx(program)(*examples)
-        graph.graph.eliminate_dead_code()
-        graph.recompile()
+        graph = make_fx(partial(program))(*examples)  # tracing counts the self of a method
+        shorten(graph)
         with torch.no_grad():
             replayed = graph(*elsewhere)
         if not _alike(replayed, program(*elsewhere)):
@@ -45,6 +57,47 @@ def record(program: Program, examples: Sequence[Tensor]) -> Program:
         return outputs
 
     return replay
+
+
+def shorten(graph: "GraphModule") -> None:
+    """Takes out of a recording what changes no number, in place.
+
+    Detached values are the values, a view of a view is one view, and what depends on nothing but
+    shapes (the ones that a backward pass begins with) is computed here.
+    """
+    for node in list(graph.graph.nodes):
+        if node.op != "call_function":
+            continue
+        source: Any = node.args[0] if node.args else None
+        if node.target is _ATEN.detach.default:
+            node.replace_all_uses_with(source)
+        elif node.target is _ATEN.view.default and source.target is _ATEN.view.default:
+            node.update_arg(0, source.args[0])
+        elif node.target in _SHAPED or (
+            node.all_input_nodes
+            and node.target in _PLAIN
+            and all(before.op == "get_attr" for before in node.all_input_nodes)
+        ):
+            _settle(graph, node)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+
+
+def _settle(graph: "GraphModule", node: "Node") -> None:
+    """Replaces a node by its value, which the inputs of the recording do not change."""
+    value = node.meta["val"]
+    if node.target in _SHAPED:
+        one = node.target is _ATEN.ones_like.default
+        found = (torch.ones if one else torch.zeros)(
+            value.shape, dtype=value.dtype, device=value.device
+        )
+    else:
+        fixed = [getattr(graph, str(before.target)) for before in node.all_input_nodes]
+        found = node.target(*fixed, *node.args[len(fixed) :], **node.kwargs)  # type: ignore[operator]
+    name = f"_settled_{node.name}"
+    graph.register_buffer(name, found)
+    with graph.graph.inserting_before(node):
+        node.replace_all_uses_with(graph.graph.get_attr(name))
 
 
 def _moved(example: Tensor) -> Tensor:

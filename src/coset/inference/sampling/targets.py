@@ -18,6 +18,7 @@ from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.map_estimate import MaximumAPosteriori
+from coset.inference.sampling.layered import LayeredLoss
 from coset.inference.sampling.recording import Program, record
 from coset.inference.training.gradients import Evaluate, Objective, choose
 from coset.inference.training.noise import is_learnt
@@ -131,10 +132,17 @@ class Target:
 
 @dataclass(frozen=True)
 class FullBatch:
-    """The exact energy: every evaluation passes over all data."""
+    """The exact energy: every evaluation passes over all data.
+
+    Attributes:
+        target: The posterior.
+        rows: Examples in one pass.
+        loss: A faster way to the same numbers, for networks of linear layers.
+    """
 
     target: Target
     rows: int
+    loss: LayeredLoss | None = None
 
     @staticmethod
     def of(problem: Problem, chains: Weights) -> "FullBatch":
@@ -144,10 +152,15 @@ class FullBatch:
         count = len(next(iter(chains.values())))
         one, two = (bytes_per_member(problem, Recipe(batch_size=size)) for size in (1, 2))
         rows = max(1, _MEMORY // max(1, (two - one) * count))
-        return FullBatch(target, min(rows, problem.train.size))
+        return FullBatch(target, min(rows, problem.train.size), LayeredLoss.of(problem, count))
 
     def __call__(self, positions: Float[Tensor, "m p"], buffers: Float[Tensor, "m q"]) -> Evaluated:
         """Energy and gradient of each chain."""
+        if self.loss is not None:
+            losses, pull = self.loss(positions)
+            prior = self.target.precision * positions
+            energy = losses + torch.linalg.vecdot(prior, positions) / 2
+            return Evaluated(energy, prior.add_(pull), buffers)
         return self.target.on(self._data(len(positions)), positions, buffers, scale=1.0)
 
     def _data(self, chains: int) -> list[Batch]:
