@@ -21,7 +21,7 @@ def curve(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def methods(*, epochs: int, draws: int) -> dict[str, Method]:
-    base = MaximumAPosteriori(coset.Adam(0.01), epochs=epochs)
+    base = MaximumAPosteriori(coset.Adam(0.01), epochs=epochs, batch_size=16)
     return {
         "one network": base,
         "DeepEnsemble": DeepEnsemble(10, base=base),
