@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference import Method
 from coset.inference.laplace import Laplace
+from coset.inference.updating import NewMean, add_data
 from coset.posterior.families import Posterior
+from coset.posterior.gaussian import Gaussian
 from coset.posterior.joint import JointPredictions
 from coset.posterior.linearised import Linearised
 from coset.posterior.predict import MonteCarlo, PredictionRule, Predictions
@@ -82,6 +84,28 @@ class Predictor:
     def log_evidence(self) -> float | None:
         """The log marginal likelihood, for methods that have one."""
         return self.posterior.report.log_evidence
+
+    def update(self, data: Data, *, mean: NewMean = "moved") -> "Predictor":
+        """The predictor after some more data; the old data are not needed.
+
+        Exact in the tangent model for full covariances: for a linear network with Gaussian noise
+        the same as a fit to all data together.  Kronecker and diagonal covariances keep their
+        structure (:func:`coset.inference.updating.add_data`).  Prior and noise stay as they are.
+
+        Args:
+            data: The new data only, as :func:`fit` takes them.
+            mean: ``"moved"``: the weights move to the new mode of the tangent model; ``"kept"``:
+                only the covariance shrinks.
+        """
+        if not isinstance(self.posterior, Gaussian):
+            raise CosetError(
+                f"got a posterior of type {type(self.posterior).__name__}",
+                "needed a Gaussian, such as Laplace() finds, to add data to",
+                "fit again with all data",
+            )
+        problem = Problem(self.network, self.likelihood, self.prior, as_batches(data))
+        problem.check()
+        return replace(self, posterior=add_data(self.posterior, problem, mean=mean))
 
     def save(self, path: str | Path) -> None:
         """Writes one safetensors file with JSON facts; :func:`load` reads it.

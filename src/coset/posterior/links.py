@@ -75,7 +75,7 @@ class TopDifference:
     >>> mean, generator = torch.tensor([[2.0, 0.0]]), torch.Generator()
     >>> spread = torch.diag_embed(torch.tensor([[40.0, 40.0]]))
     >>> TopDifference()(mean, spread, Categorical(), generator=generator)  # 2 / √(1 + 5π)
-    tensor([[[0.6197, 0.3803]]])
+    tensor([[[0.6199, 0.3801]]])
     """
 
     def __call__(

@@ -1,0 +1,209 @@
+"""More data for a fitted Gaussian posterior, without the old data.
+
+The old posterior ``N(θ₀, P⁻¹)`` is the prior of the new data.  In the tangent model at ``θ₀`` the
+new mode minimises ``-log p(y | h(θ)) + ½ (θ - θ₀)ᵀ P (θ - θ₀)``, and the new precision is ``P + H``
+with the curvature ``H`` of the new data there.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coset.bayes.problem import Problem
+from coset.curvature.capture import Recorded
+from coset.curvature.maps import outer
+from coset.curvature.measure import recordings, squares
+from coset.curvature.structures import DiagonalOnly, Full, weighted_rows
+from coset.curvature.tangent import Point, Tangent, tangent_of
+from coset.errors import CosetError
+from coset.inference.subsets import Columns
+from coset.linalg import (
+    BlockDiagonal,
+    Dense,
+    Diagonal,
+    Embedded,
+    FromFunctions,
+    Kronecker,
+    LinearOperator,
+    LowRankPlusDiagonal,
+    RowBlocks,
+    cast,
+    conjugate_gradients,
+    inverse,
+    logdet,
+)
+from coset.posterior.gaussian import Gaussian
+from coset.vocabulary import Weights
+
+NewMean = Literal["moved", "kept"]
+
+_STEPS, _ITERATIONS = 20, 200
+"""Newton steps, and conjugate gradients in each, at most."""
+
+
+@torch.no_grad()
+def add_data(posterior: Gaussian, problem: Problem, *, mean: NewMean = "moved") -> Gaussian:
+    """The posterior after some more data.
+
+    Exact for the tangent model where the covariance is full.  A Kronecker covariance keeps its
+    eigenvectors and adds the exact second moments of the new gradients along them; a diagonal one
+    adds the diagonal.
+
+    Args:
+        posterior: Of the data so far.
+        problem: Network, likelihood and the new data; its prior is not used.
+        mean: ``"moved"``: to the new mode; ``"kept"``: only the covariance learns.
+    """
+    if mean not in ("moved", "kept"):
+        raise CosetError(f"got mean={mean!r}", "needed 'moved' or 'kept'")
+    covariance = posterior.covariance
+    inner = covariance.inner if isinstance(covariance, Embedded) else covariance
+    before = inverse(cast(inner, torch.float64))
+    tangent = _tangent(posterior, problem)
+    start = tangent.start("full")
+    point = _new_mode(tangent, start, before, inner) if mean == "moved" else start
+    after = _added(before, posterior, problem, point.outputs)
+    gain = _log_evidence(tangent, point, start, before, after)
+    updated: LinearOperator = cast(inverse(after), start.flat.dtype)
+    flat = point.flat
+    if isinstance(covariance, Embedded):
+        updated = replace(covariance, inner=updated)
+        flat = posterior.layout.flatten(posterior.mean).index_copy(0, covariance.index, flat)
+    report = posterior.report
+    if report.log_evidence is not None:
+        report = replace(report, log_evidence=report.log_evidence + gain)
+    return replace(
+        posterior, mean=posterior.layout.unflatten(flat), covariance=updated, report=report
+    )
+
+
+def _tangent(posterior: Gaussian, problem: Problem) -> Tangent:
+    weights, layout = posterior.centre(problem.network), posterior.layout
+    if isinstance(posterior.covariance, Embedded):
+        return Columns(layout, posterior.covariance.index, Full()).tangent(problem, weights)
+    return tangent_of(problem, weights, layout)
+
+
+def _new_mode(
+    tangent: Tangent, start: Point, precision: LinearOperator, covariance: LinearOperator
+) -> Point:
+    """Newton steps by conjugate gradients, shortened until they gain."""
+    prior, near = cast(precision, start.flat.dtype), cast(covariance, start.flat.dtype)
+    zero = torch.zeros_like(start.flat)
+
+    def pull(point: Point) -> Float[Tensor, " p"]:
+        return prior.matmat((point.flat - start.flat).unsqueeze(1)).squeeze(1)
+
+    def cost(point: Point) -> float:
+        fit = float(tangent.log_likelihood(point.outputs))
+        return -fit + float((pull(point) * (point.flat - start.flat)).sum()) / 2
+
+    point, value = start, cost(start)
+    tolerance = 1e-12 if start.flat.dtype == torch.float64 else 1e-6
+    for _ in range(_STEPS):
+        gradient = tangent.gradient(point, zero) + pull(point)
+        curvature = tangent.product(point.outputs, zero)
+        system = FromFunctions(
+            curvature.shape,
+            lambda x, c=curvature: c.matmat(x) + prior.matmat(x),  # type: ignore[misc]
+            lambda x, c=curvature: c.matmat(x) + prior.matmat(x),  # type: ignore[misc]
+        )
+        direction = -conjugate_gradients(
+            system,
+            gradient.unsqueeze(1),
+            preconditioner=near,
+            tolerance=tolerance,
+            iterations=_ITERATIONS,
+        ).value.squeeze(1)
+        change = (tangent.jacobian @ direction).reshape(start.outputs.shape)
+        length, fresh = 1.0, value
+        while length > 1e-4:
+            moved = Point(point.flat + length * direction, point.outputs + length * change)
+            fresh = cost(moved)
+            if fresh <= value:
+                break
+            length /= 2
+        if not fresh <= value:
+            break
+        gained, point, value = value - fresh, moved, fresh
+        if gained <= tolerance * (1 + abs(value)):
+            break
+    return point
+
+
+def _log_evidence(
+    tangent: Tangent, point: Point, start: Point, before: LinearOperator, after: LinearOperator
+) -> float:
+    """``log p(new data | old data)``, as Laplace sees it."""
+    moved = (point.flat - start.flat).double().unsqueeze(1)
+    fit = float(tangent.log_likelihood(point.outputs.double()))
+    penalty = float((moved * before.matmat(moved)).sum()) / 2
+    return fit - penalty - float(logdet(after) - logdet(before)) / 2
+
+
+def _added(
+    precision: LinearOperator, posterior: Gaussian, problem: Problem, outputs: Tensor
+) -> LinearOperator:
+    """The precision plus the curvature of the new data, in the same structure."""
+    weights, layout = posterior.centre(problem.network), posterior.layout
+    covariance = posterior.covariance
+    index = covariance.index if isinstance(covariance, Embedded) else None
+    if isinstance(precision, Diagonal):
+        built = DiagonalOnly().build(problem, weights, layout, outputs=outputs).operator
+        assert isinstance(built, Diagonal)
+        return Diagonal(precision.entries + built.entries)
+    if isinstance(precision, BlockDiagonal):
+        return _added_blocks(precision, posterior, problem, weights, outputs)
+    rows = [part.double() for part in weighted_rows(problem, weights, layout, outputs, index)]
+    if isinstance(precision, LowRankPlusDiagonal) and precision.sign > 0:
+        factor = torch.cat([precision.factor, *(part.mT for part in rows)], dim=1)
+        if factor.shape[1] < factor.shape[0]:
+            return LowRankPlusDiagonal(precision.entries, factor)
+        return Dense(torch.diag(precision.entries) + factor @ factor.mT)
+    if isinstance(precision, Dense):
+        matrix = precision.matrix.clone()
+        for part in rows:
+            matrix += part.mT @ part
+        return Dense(matrix)
+    raise CosetError(
+        f"got a covariance of type {type(covariance).__name__}",
+        "needed a full, Kronecker, diagonal or low-rank one",
+        "fit again with all data",
+    )
+
+
+def _added_blocks(
+    precision: BlockDiagonal,
+    posterior: Gaussian,
+    problem: Problem,
+    weights: Weights,
+    outputs: Tensor,
+) -> BlockDiagonal:
+    """Layer by layer, along the eigenvectors of the old precision."""
+    blocks = dict(zip(posterior.layers, precision.blocks, strict=True))
+    separate = frozenset(names[0] for names in posterior.layers if len(names) == 1)
+    for recorded, columns in recordings(problem, weights, posterior.layout, outputs, separate):
+        for column in columns:
+            blocks = _with_column(blocks, recorded, column)
+    return BlockDiagonal(tuple(blocks[names] for names in posterior.layers), precision.order)
+
+
+def _with_column(
+    blocks: dict[tuple[str, ...], LinearOperator], recorded: Recorded, column: Tensor
+) -> dict[tuple[str, ...], LinearOperator]:
+    found = {}
+    for names, (left, right) in recorded.pairs(column).items():
+        block = blocks[names]
+        if isinstance(block, Kronecker):
+            turned = (left @ block.left.to(left.dtype), right @ block.right.to(right.dtype))
+            found[names] = replace(block, table=block.table + squares(turned).double())
+        else:
+            assert isinstance(block, RowBlocks)
+            gradients = outer(left, right @ block.right.to(right.dtype)).double()  # n b o i
+            found[names] = RowBlocks(
+                block.right, block.middle + torch.einsum("nboi,nbpi->biop", gradients, gradients)
+            )
+    return {**blocks, **found}
