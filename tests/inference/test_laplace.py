@@ -18,6 +18,7 @@ from coset import (
     GaussianPrior,
     Laplace,
     Linearised,
+    TopDifference,
     fit,
     linearise,
     load,
@@ -30,7 +31,7 @@ def test_the_default_needs_two_arguments(classification):
     module, data = classification
     predictor = fit(module, data)
     assert isinstance(predictor.posterior, Gaussian)
-    assert predictor.rule == Linearised()
+    assert predictor.rule == Linearised(link=TopDifference())
     predictions = predictor(data[0])
     assert predictions.covariance.shape == (60, 3, 3)
     assert (predictions.mean.argmax(1) == data[1]).double().mean() > 0.8

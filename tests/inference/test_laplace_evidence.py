@@ -9,7 +9,9 @@ from torch import nn
 
 from coset import (
     KFAC,
+    Bernoulli,
     ByEvidence,
+    Categorical,
     DiagonalOnly,
     Full,
     GaussianNoise,
@@ -19,6 +21,7 @@ from coset import (
     linearise,
     metrics,
 )
+from coset.posterior.shrinkage import log_score
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -109,9 +112,39 @@ def test_validation_shrinks_the_covariance(classification):
     torch.testing.assert_close(
         predictor(data[0]).covariance, max(factor, 1e-12) * plain(data[0]).covariance
     )
-    # on the data it was chosen with, it cannot lose against the network by itself
-    own = metrics.negative_log_likelihood(predictor(data[0]).mean, data[1])
-    assert own <= nn.functional.cross_entropy(module(data[0]), data[1]) + 1e-9
+
+
+@pytest.mark.parametrize("sharpness", [0.1, 1.0, 10.0, 100.0])
+@pytest.mark.parametrize("likelihood", [Categorical(), Bernoulli()], ids=repr)
+@pytest.mark.parametrize("steps", [0, 300])
+def test_with_validation_no_network_gets_worse(sharpness, likelihood, steps):
+    """A promise for the data given, whatever the network: under-confident, sure, or untrained."""
+    data, held_out = blobs(40), blobs(50)
+    module = train(classifier(), *data, steps=steps)
+    with torch.no_grad():
+        module[2].weight.mul_(sharpness)
+        module[2].bias.mul_(sharpness)
+    if isinstance(likelihood, Bernoulli):
+        data, held_out = ((x, nn.functional.one_hot(y, 3).double()) for x, y in (data, held_out))
+    method = Laplace(tuning=ByEvidence(mean="network", validation=held_out))
+    predictor = fit(module, data, method=method, likelihood=likelihood)
+    predictions = predictor(held_out[0])
+    own = log_score(predictions, likelihood, held_out[1]).sum()
+    with torch.no_grad():
+        plain = likelihood.log_prob(module(held_out[0]), held_out[1]).sum()
+    assert own >= plain - 1e-6 * plain.abs()
+
+
+def test_validation_helps_an_over_confident_network():
+    data = blobs(60)
+    module = train(classifier(), *data, steps=1500)
+    method = Laplace(tuning=ByEvidence(validation=blobs(200)))
+    predictor = fit(module, data, method=method)
+    assert predictor.posterior.report.diagnostics["shrinkage"] > 0
+    test = blobs(1000)
+    own = metrics.negative_log_likelihood(predictor(test[0]).mean, test[1])
+    with torch.no_grad():
+        assert own < nn.functional.cross_entropy(module(test[0]), test[1])
 
 
 def test_an_under_confident_network_is_named():

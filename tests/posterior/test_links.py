@@ -13,6 +13,7 @@ from coset import (
     LaplaceBridge,
     Probit,
     SampledSoftmax,
+    TopDifference,
 )
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -79,3 +80,26 @@ def test_refusals(generator):
         LaplaceBridge()(*moments(), GaussianNoise(1.0), generator=generator)
     with pytest.raises(CosetError, match="draws"):
         SampledSoftmax(0)
+
+
+def test_the_difference_to_the_top_class(generator):
+    """By its formula, one input at a time; the most probable class stays; shifts cancel."""
+    mean = torch.randn(20, 4)
+    factor = torch.randn(20, 4, 4)
+    covariance = 5 * factor @ factor.mT
+    found = TopDifference()(mean, covariance, Categorical(), generator=generator)[0]
+    for row in range(20):
+        top = int(mean[row].argmax())
+        logits = []
+        for c in range(4):
+            direction = torch.zeros(4)
+            direction[c] += 1
+            direction[top] -= 1
+            variance = direction @ covariance[row] @ direction
+            logits.append(direction @ mean[row] / (1 + math.pi / 8 * variance / 2).sqrt())
+        torch.testing.assert_close(found[row], torch.stack(logits).softmax(0))
+    assert torch.equal(found.argmax(1), mean.argmax(1))
+    shifted = TopDifference()(mean + 3, covariance + 100, Categorical(), generator=generator)[0]
+    torch.testing.assert_close(shifted, found)
+    labels = TopDifference()(mean, covariance, Bernoulli(), generator=generator)
+    torch.testing.assert_close(labels, Probit()(mean, covariance, Bernoulli(), generator=generator))

@@ -25,6 +25,7 @@ from coset.posterior.evidence import spectrum_of
 from coset.posterior.families import FitReport
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.linearised import Linearised
+from coset.posterior.links import TopDifference
 from coset.posterior.shrinkage import best_shrinkage
 from coset.posterior.tangent_samples import TangentSamples
 from coset.vocabulary import Progress, Weights
@@ -32,6 +33,9 @@ from coset.weights.layout import Layout
 from coset.weights.stacking import check_fit
 
 Subset = str | tuple[str, ...] | LastLayer | Subnetwork | None
+
+_RULE = Linearised(link=TopDifference())
+"""The link that measured best: it keeps the most probable class and ignores common shifts."""
 
 _DOUBT = 0.1
 """How far training confidence may lie below training accuracy before a fit warns."""
@@ -59,7 +63,7 @@ class Laplace:
     @property
     def rule(self) -> Linearised:
         """How its posteriors predict unless told otherwise."""
-        return Linearised()
+        return _RULE
 
     @torch.no_grad()
     def fit(
@@ -301,7 +305,9 @@ def _shrunk(posterior: Gaussian, problem: Problem, validation: "Data | None") ->
         warnings = _doubts(posterior, problem, likelihood)
         report = replace(posterior.report, warnings=(*posterior.report.warnings, *warnings))
         return replace(posterior, report=report)
-    factor = best_shrinkage(posterior, problem.network, likelihood, as_batches(validation))
+    held_out = as_batches(validation)
+    replace(problem, train=held_out).check()
+    factor = best_shrinkage(posterior, problem.network, likelihood, held_out, _RULE.link)
     diagnostics = {**posterior.report.diagnostics, "shrinkage": factor}
     report = replace(posterior.report, diagnostics=diagnostics)
     # a covariance of exactly zero has no root to sample with
@@ -316,7 +322,7 @@ def _doubts(posterior: Gaussian, problem: Problem, likelihood: Likelihood) -> li
     inputs, targets = next(iter(problem.train))
     if problem.network.apply(problem.network.weights, inputs[:1]).dim() != 2:
         return []
-    predictions = Linearised()(
+    predictions = _RULE(
         posterior, problem.network, likelihood, inputs, generator=torch.Generator()
     ).mean
     confidence = float(predictions.amax(1).mean())
