@@ -116,15 +116,19 @@ def recordings(
     layout: Layout,
     outputs: Tensor | None,
     separate: frozenset[str] = frozenset(),
+    *,
+    rows: int | None = None,
 ) -> Iterator[tuple[Recorded, Iterator[Tensor]]]:
-    """For each batch the recorded run and the columns to send back through it."""
+    """For each batch, or so many rows of it, the recorded run and the columns to send back."""
     start = 0
-    for inputs, targets in problem.train:
-        recorded = record(problem.network, weights, layout, inputs, separate=separate)
-        check_finite(recorded.outputs)
-        at = recorded.outputs if outputs is None else outputs[start : start + len(targets)]
-        start += len(targets)
-        yield recorded, columns(problem.likelihood, at)
+    for inputs, _ in problem.train:
+        for part in (inputs,) if rows is None else inputs.split(rows):
+            recorded = record(problem.network, weights, layout, part, separate=separate)
+            check_finite(recorded.outputs)
+            count = len(recorded.outputs)
+            at = recorded.outputs if outputs is None else outputs[start : start + count]
+            start += count
+            yield recorded, columns(problem.likelihood, at)
 
 
 def blocks_of(recorded: Recorded, layout: Layout) -> list[Block]:
