@@ -8,6 +8,7 @@ from torch import Tensor
 
 from coset.bayes.batches import Data, as_batches
 from coset.bayes.likelihood import Categorical, GaussianNoise, Likelihood
+from coset.bayes.multivariate import MultivariateNoise
 from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
 from coset.curvature.kfac import KFAC
@@ -17,6 +18,7 @@ from coset.curvature.structures import Full
 from coset.curvature.tangent import Tangent, tangent_of
 from coset.errors import CosetError
 from coset.inference.matrix_free.fit import fit_matrix_free
+from coset.inference.noise_covariance import fit_whitened
 from coset.inference.precisions.grouping import Groups, group_weights, prior_of
 from coset.inference.precisions.tuning import ByEvidence, Tuner
 from coset.inference.subsets import Columns, LastLayer, Subnetwork
@@ -105,12 +107,27 @@ class Laplace:
                 tell=tell,
                 fixed=fixed,
             )
-        unit = problem.with_likelihood(GaussianNoise(1.0)) if _unknown_noise(problem) else problem
+        gaussian = isinstance(problem.likelihood, MultivariateNoise) and self.tuning is not None
+        unknown = gaussian or _unknown_noise(problem)
+        unit = problem.with_likelihood(GaussianNoise(1.0)) if unknown else problem
         part = self._part(unit, weights, generator)
         part = replace(part, fixed=_others(part.layout, weights, start))
         if self.tuning is None:
             return _untuned(problem, weights, part)
-        return _tuned(problem, weights, part, self.tuning.settled(problem.likelihood), tell)
+        settings = self.tuning.settled(unit.likelihood)
+        if not isinstance(problem.likelihood, MultivariateNoise):
+            posterior, _ = _tuned(problem, weights, part, settings, tell)
+        else:
+            posterior = fit_whitened(
+                problem,
+                weights,
+                lambda white: _tuned(white, weights, part, settings, tell),
+                at_mode=settings.mean != "network",
+            )
+        tell(0.9, "checks")
+        checked = _shrunk(posterior, problem, settings.validation)
+        tell(1.0, "done")
+        return checked
 
     def _sampled_layout(self, problem: Problem) -> Layout:
         match self.subset:
@@ -239,7 +256,7 @@ def _untuned(problem: Problem, weights: Weights, part: _Part) -> Gaussian:
 
 def _tuned(
     problem: Problem, weights: Weights, part: _Part, settings: ByEvidence, tell: Progress
-) -> Gaussian:
+) -> tuple[Gaussian, Tangent]:
     """Finds the precisions, and the noise where it is unknown."""
     noise = None
     if _unknown_noise(problem) and not settings.noise:
@@ -249,11 +266,10 @@ def _tuned(
     unit = problem.with_likelihood(GaussianNoise(1.0)) if learn else problem
     groups = part.groups(problem, settings)
     cuts = _cuts(part.own, groups.labels)
-    measured = part.curvature.build(unit, weights, part.own, cuts=cuts)
+    measured = _first(part.curvature, unit, settings).build(unit, weights, part.own, cuts=cuts)
     tell(0.4, "evidence")
     tangent = part.tangent(unit, weights)
     tuned = Tuner(settings, tangent, part.curvature, groups, learn, cuts).run(measured)
-    tell(0.9, "checks")
     flat = tuned.precision[groups.labels]
     report = FitReport(
         likelihood=GaussianNoise(tuned.noise_precision**-0.5) if learn else noise,
@@ -263,9 +279,15 @@ def _tuned(
         warnings=tuned.warnings,
     )
     posterior = part.gaussian(weights, tuned.curvature, flat, tuned.noise_precision, report)
-    checked = _shrunk(posterior, problem, settings.validation)
-    tell(1.0, "done")
-    return checked
+    return posterior, tangent
+
+
+def _first(curvature: Curvature, problem: Problem, settings: ByEvidence) -> Curvature:
+    """What tuning begins with: plain KFAC where eigenvalues are corrected at the mode anyway."""
+    gaussian = isinstance(problem.likelihood, GaussianNoise)
+    if gaussian or settings.hessian != "tangent" or settings.steps == 0:
+        return curvature
+    return replace(curvature, corrected=False) if isinstance(curvature, KFAC) else curvature
 
 
 def _unknown_noise(problem: Problem) -> bool:
