@@ -13,7 +13,7 @@ from torch import Tensor
 from coset.bayes.likelihood import Likelihood
 from coset.inference.sampling.chains import History
 from coset.inference.sampling.targets import Target
-from coset.posterior.families import FitReport
+from coset.posterior.families import FitReport, Samples
 from coset.posterior.predict import apply_members
 
 _PARAMETERS, _INPUTS = 256, 16
@@ -102,6 +102,20 @@ def _plain_effective(values: Float[Tensor, "d m k"]) -> Float[Tensor, " k"]:
     time = (-1 + 2 * monotone.sum(0)).clamp_min(1 / torch.tensor(draws * chains).log10())
     found = draws * chains / time
     return torch.where(pooled > 0, found, float(draws * chains))
+
+
+def collect(
+    target: Target,
+    history: History,  # type: ignore[type-arg]  # the state does not matter here
+    step_size: float,
+    learnt: Likelihood | None,
+) -> Samples:
+    """The kept states of all chains, chain after chain, with a report on them."""
+    report = report_of_chains(target, history, {"step_size": step_size}, learnt)
+    positions, buffers = (
+        kept.transpose(0, 1).flatten(0, 1) for kept in (history.positions, history.buffers)
+    )
+    return Samples(target.join(positions, buffers), report=report)
 
 
 def report_of_chains(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -11,18 +11,14 @@ from torch import Tensor
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.checkpoint import Checkpoint
-from coset.inference.sampling.adaptation import Warmup
-from coset.inference.sampling.chains import Length
-from coset.inference.sampling.full_batch import sample
+from coset.inference.sampling.full_batch import begin_step, check_settings, end_step, sample
 from coset.inference.sampling.hamiltonian import (
     DIVERGENT,
     Energy,
     HamiltonianState,
-    Point,
     acceptance_of,
-    fresh_momenta,
+    choose,
     leapfrog,
-    single_step_acceptance,
 )
 from coset.posterior.families import Samples
 from coset.vocabulary import Progress, Weights
@@ -42,7 +38,7 @@ class HMC:
         max_steps: Most leapfrog steps of a trajectory.
         step_size: Of a leapfrog step; ``None``: adapted in the warm-up.
         target_acceptance: What the adaptation aims at.
-        adapt_mass: Whether the warm-up estimates a diagonal mass, if it has 80 steps or more.
+        adapt_mass: Whether the warm-up estimates a diagonal mass, if it has 40 steps or more.
         warmup: Steps before the first that is kept.
         draws: States kept of each chain.
         thinning: Steps from one kept state to the next.
@@ -67,17 +63,7 @@ class HMC:
                 f"got a trajectory of {self.trajectory} and max_steps={self.max_steps}",
                 "needed a positive length and at least one step",
             )
-        _ = self.length, self.adaptation  # refuse what cannot be run
-
-    @property
-    def length(self) -> Length:
-        """How long chains run."""
-        return Length(self.warmup, self.draws, self.thinning, self.chains)
-
-    @property
-    def adaptation(self) -> Warmup:
-        """How the warm-up goes."""
-        return Warmup(self.warmup, self.step_size, self.target_acceptance, self.adapt_mass)
+        check_settings(self)
 
     def fit(
         self,
@@ -98,34 +84,18 @@ class HMC:
         self, energy: Energy, state: HamiltonianState, number: int, *, generator: torch.Generator
     ) -> tuple[HamiltonianState, Mapping[str, Float[Tensor, " m"]]]:
         """One proposal of every chain."""
-        warmup, mass = self.adaptation, state.adaptation.inverse_mass
-        size = warmup.size(state.adaptation, number)
-        momenta = fresh_momenta(state.positions, mass, generator=generator)
-        before = Point(state.positions, momenta, state.energy, state.gradient)
-        share, *uniform = torch.rand(1 + len(momenta), generator=generator).to(mass).unbind()
+        mass = state.adaptation.inverse_mass
+        before, size = begin_step(self, state, number, generator=generator)
+        share, *uniform = torch.rand(1 + len(state.energy), generator=generator).to(mass).unbind()
         count = min(self.max_steps, max(1, round(2 * self.trajectory * float(share) / size)))
         after = leapfrog(energy, before, size, mass, count)
         total = before.hamiltonian(mass)
         error = after.hamiltonian(mass) - total
         acceptance = acceptance_of(error)
-        accepted = torch.stack(uniform) < acceptance
-        moved = replace(
-            state,
-            positions=torch.where(accepted[:, None], after.positions, state.positions),
-            energy=torch.where(accepted, after.energy, state.energy),
-            gradient=torch.where(accepted[:, None], after.gradient, state.gradient),
-        )
-        adapted = warmup.after(
-            state.adaptation,
-            number,
-            moved.positions,
-            float(acceptance.mean()),
-            single_step_acceptance(
-                energy, moved.positions, moved.energy, moved.gradient, generator=generator
-            ),
-        )
+        chosen = choose(torch.stack(uniform) < acceptance, after, before)
+        moved = end_step(self, energy, state, number, chosen, acceptance, generator=generator)
         divergent = ~(error < DIVERGENT)
-        return replace(moved, adaptation=adapted), {
+        return moved, {
             "acceptance": acceptance,
             "energy": total,
             "divergent": divergent.to(acceptance),

@@ -1,7 +1,7 @@
 """The no-U-turn sampler (Hoffman and Gelman 2014), multinomial (Betancourt 2017), many chains."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -10,16 +10,8 @@ from torch import Tensor
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.checkpoint import Checkpoint
-from coset.inference.sampling.adaptation import Warmup
-from coset.inference.sampling.chains import Length
-from coset.inference.sampling.full_batch import sample
-from coset.inference.sampling.hamiltonian import (
-    Energy,
-    HamiltonianState,
-    Point,
-    fresh_momenta,
-    single_step_acceptance,
-)
+from coset.inference.sampling.full_batch import begin_step, check_settings, end_step, sample
+from coset.inference.sampling.hamiltonian import Energy, HamiltonianState
 from coset.inference.sampling.trees import grow
 from coset.posterior.families import Samples
 from coset.vocabulary import Progress, Weights
@@ -37,7 +29,7 @@ class NUTS:
         max_depth: Most doublings: a trajectory has at most ``2^max_depth`` leapfrog steps.
         step_size: Of a leapfrog step; ``None``: adapted in the warm-up.
         target_acceptance: What the adaptation aims at.
-        adapt_mass: Whether the warm-up estimates a diagonal mass, if it has 80 steps or more.
+        adapt_mass: Whether the warm-up estimates a diagonal mass, if it has 40 steps or more.
         warmup: Steps before the first that is kept.
         draws: States kept of each chain.
         thinning: Steps from one kept state to the next.
@@ -58,17 +50,7 @@ class NUTS:
     def __post_init__(self) -> None:
         if self.max_depth < 1:
             raise CosetError(f"got max_depth={self.max_depth}", "needed at least one doubling")
-        _ = self.length, self.adaptation  # refuse what cannot be run
-
-    @property
-    def length(self) -> Length:
-        """How long chains run."""
-        return Length(self.warmup, self.draws, self.thinning, self.chains)
-
-    @property
-    def adaptation(self) -> Warmup:
-        """How the warm-up goes."""
-        return Warmup(self.warmup, self.step_size, self.target_acceptance, self.adapt_mass)
+        check_settings(self)
 
     def fit(
         self,
@@ -89,26 +71,12 @@ class NUTS:
         self, energy: Energy, state: HamiltonianState, number: int, *, generator: torch.Generator
     ) -> tuple[HamiltonianState, Mapping[str, Float[Tensor, " m"]]]:
         """One trajectory of every chain."""
-        warmup, mass = self.adaptation, state.adaptation.inverse_mass
-        size = warmup.size(state.adaptation, number)
-        momenta = fresh_momenta(state.positions, mass, generator=generator)
-        begin = Point(state.positions, momenta, state.energy, state.gradient)
+        mass = state.adaptation.inverse_mass
+        begin, size = begin_step(self, state, number, generator=generator)
         tree = grow(energy, begin, size, mass, self.max_depth, generator=generator)
-        chosen = tree.chosen
-        moved = replace(
-            state, positions=chosen.positions, energy=chosen.energy, gradient=chosen.gradient
-        )
         acceptance = tree.acceptance / tree.leaves.clamp_min(1)
-        adapted = warmup.after(
-            state.adaptation,
-            number,
-            moved.positions,
-            float(acceptance.mean()),
-            single_step_acceptance(
-                energy, moved.positions, moved.energy, moved.gradient, generator=generator
-            ),
-        )
-        return replace(moved, adaptation=adapted), {
+        moved = end_step(self, energy, state, number, tree.chosen, acceptance, generator=generator)
+        return moved, {
             "acceptance": acceptance,
             "energy": begin.hamiltonian(mass),
             "divergent": tree.divergent.to(acceptance),

@@ -10,7 +10,6 @@ from torch import Tensor
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.checkpoint import Checkpoint
-from coset.inference.sampling.chains import Length
 from coset.inference.sampling.stochastic import (
     Cyclical,
     Step,
@@ -69,11 +68,6 @@ class SGHMC:
             raise CosetError(
                 f"got a friction of {self.friction}", "needed more than 0 and at most 1"
             )
-
-    @property
-    def length(self) -> Length:
-        """How long chains run."""
-        return Length(self.burn_in, self.draws, self.thinning, self.chains)
 
     def fit(
         self,

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.inference.checkpoint import Checkpoint
-from coset.inference.sampling.chains import Length
 from coset.inference.sampling.stochastic import (
     Cyclical,
     Step,
@@ -54,11 +53,6 @@ class SGLD:
 
     def __post_init__(self) -> None:
         check_settings(self)
-
-    @property
-    def length(self) -> Length:
-        """How long chains run."""
-        return Length(self.burn_in, self.draws, self.thinning, self.chains)
 
     def fit(
         self,

@@ -1,23 +1,30 @@
 """What Hamiltonian samplers learn during the warm-up: a step size and a diagonal mass.
 
-One step size and one mass serve all chains, so that every chain learns from the others.
+One step size and one mass serve all chains, so that every chain learns from the others.  Units of a
+layer can change places without changing the function, so their weights have the same law, and a
+weight also learns from its fellows in the other units.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from coset.errors import CosetError
+from coset.weights.layout import Layout
 
-_FIRST, _LAST, _WINDOW = 0.15, 0.1, 25
+_FIRST, _LAST, _WINDOW = 0.05, 0.15, 10
 """Shares of the warm-up without a change of mass at both ends, and steps of the first window."""
 
-_SHORT = 80
+_SHORT = 40
 """Steps below which a warm-up leaves the mass alone."""
+
+_PRIOR = 50.0
+"""States that what the fellows of a weight say counts for, against the weight's own."""
 
 
 @dataclass(frozen=True)
@@ -88,16 +95,39 @@ class Moments:
         mean = self.mean + difference / count
         return Moments(count, mean, torch.addcmul(self.squares, difference, values - mean))
 
-    def variance(self) -> Float[Tensor, " p"]:
-        """Mean over chains of the variance inside each, drawn towards their geometric mean.
+    def variance(self, groups: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
+        """Mean over chains of the variance inside each, drawn towards that of the group.
 
         Variances inside chains, because chains may sit in different modes.
         """
         raw = self.squares.mean(0) / (self.count - 1)
-        tiny = torch.finfo(raw.dtype).tiny
-        typical = raw.clamp_min(tiny).log().mean().exp()
         seen = self.count * len(self.mean)
-        return (seen * raw + 5 * typical) / (seen + 5)
+        return (seen * raw + _PRIOR * group_means(raw, groups)) / (seen + _PRIOR)
+
+
+def group_means(values: Float[Tensor, " p"], groups: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
+    """Each value replaced by the mean of its group.
+
+    >>> group_means(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 1]))
+    tensor([2., 2., 5.])
+    """
+    total = values.new_zeros(int(groups.max()) + 1)
+    count = total.index_add(0, groups, torch.ones_like(values))
+    return (total.index_add(0, groups, values) / count.clamp_min(1))[groups]
+
+
+def fellows(layout: Layout) -> Int[Tensor, " p"]:
+    """The group of each parameter: the same place in other units, all entries of a vector.
+
+    >>> fellows(Layout(("weight", "bias"), ((2, 3), (2,)))).tolist()
+    [0, 1, 2, 0, 1, 2, 3, 3]
+    """
+    groups, begin = [], 0
+    for shape in layout.shapes:
+        places = prod(shape[1:])
+        groups.append((begin + torch.arange(places)).expand(shape[0] if shape else 1, -1).flatten())
+        begin += places
+    return torch.cat(groups)
 
 
 @dataclass(frozen=True)
@@ -106,12 +136,16 @@ class Adaptation:
 
     Attributes:
         step: The step size.
-        moments: Moments of the current window.
+        moments: Moments of the weights in the current window.
+        gradients: Moments of the gradients there.
+        groups: Which parameters share what they learn.
         inverse_mass: Diagonal of the inverse mass, an estimate of the posterior variances.
     """
 
     step: StepSize
     moments: Moments
+    gradients: Moments
+    groups: Int[Tensor, " p"]
     inverse_mass: Float[Tensor, " p"]
 
     @property
@@ -148,8 +182,8 @@ class Windows:
     def ends(self) -> list[int]:
         """Steps after which the mass changes.
 
-        >>> Windows(1000).ends()
-        [175, 225, 325, 900]
+        >>> Windows(200).ends()
+        [20, 40, 80, 170]
         """
         found, begin, length = [], self.first, _WINDOW
         if self.warmup < _SHORT:  # too short to estimate a mass and then a step size for it
@@ -192,40 +226,65 @@ class Warmup:
             )
 
     def begin(
-        self, positions: Float[Tensor, "m p"], acceptance_of: Callable[[float, Tensor], float]
+        self,
+        positions: Float[Tensor, "m p"],
+        gradient: Float[Tensor, "m p"],
+        groups: Int[Tensor, " p"],
+        acceptance_of: Callable[[float, Tensor], float],
     ) -> Adaptation:
-        """The first step size accepts about the target share; the mass is one."""
+        """The first mass is the size of the gradients, the first step size fits it."""
         mass = positions.new_ones(positions.shape[1])
+        if self.mass and Windows(self.steps).ends():
+            sizes = group_means(gradient.square().mean(0), groups).sqrt()
+            mass = 1 / sizes.clamp_min(1e-3 * float(sizes.max()) or 1.0)
         size = self.step_size or _reasonable(lambda step: acceptance_of(step, mass))
-        return Adaptation(StepSize.starting_at(size), Moments.none(positions), mass)
+        none = Moments.none(positions)
+        return Adaptation(StepSize.starting_at(size), none, none, groups, mass)
 
     def after(
         self,
         adaptation: Adaptation,
         number: int,
         positions: Float[Tensor, "m p"],
+        gradient: Float[Tensor, "m p"],
         acceptance: float,
         acceptance_of: Callable[[float, Tensor], float],
     ) -> Adaptation:
         """What is known after step ``number`` of the warm-up."""
         if number >= self.steps:
             return adaptation
-        step = adaptation.step
         if self.step_size is None:
-            step = step.updated(acceptance, self.acceptance)
+            step = adaptation.step.updated(acceptance, self.acceptance)
+            adaptation = replace(adaptation, step=step)
         windows = Windows(self.steps)
         ends = windows.ends() if self.mass else []
         if not ends or not windows.first <= number < ends[-1]:
-            return replace(adaptation, step=step)
-        moments = adaptation.moments.including(positions)
-        if number + 1 not in ends:
-            return replace(adaptation, step=step, moments=moments)
-        mass = moments.variance()
-        if not bool((mass > 0).all()):  # chains that never moved say nothing of the mass
-            return replace(adaptation, step=step, moments=Moments.none(positions))
+            return adaptation
+        adaptation = replace(
+            adaptation,
+            moments=adaptation.moments.including(positions),
+            gradients=adaptation.gradients.including(gradient),
+        )
+        return self._changed(adaptation, acceptance_of) if number + 1 in ends else adaptation
+
+    def _changed(
+        self, adaptation: Adaptation, acceptance_of: Callable[[float, Tensor], float]
+    ) -> Adaptation:
+        """With the mass of the window that has ended, ``√(Var w / Var ∇U)``.
+
+        Both variances give those of a Gaussian, ``σ²`` and ``1 / σ²``.  Where the posterior is none
+        the mean of the two keeps the steps large (Seyboldt, Carlson and Carpenter 2024).
+        """
+        groups = adaptation.groups
+        mass = (adaptation.moments.variance(groups) / adaptation.gradients.variance(groups)).sqrt()
+        none = Moments.none(adaptation.moments.mean)
+        adaptation = replace(adaptation, moments=none, gradients=none)
+        if not bool((mass > 0).all() & mass.isfinite().all()):
+            return adaptation  # chains that never moved say nothing of the mass
         if self.step_size is None:
-            step = StepSize.starting_at(_reasonable(lambda size: acceptance_of(size, mass)))
-        return Adaptation(step, Moments.none(positions), mass)
+            size = _reasonable(lambda step: acceptance_of(step, mass))
+            adaptation = replace(adaptation, step=StepSize.starting_at(size))
+        return replace(adaptation, inverse_mass=mass)
 
     def size(self, adaptation: Adaptation, number: int) -> float:
         """The step size of step ``number``."""

@@ -1,21 +1,27 @@
 """What HMC and NUTS share: chains over the exact energy, begun, run and reported alike."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.checkpoint import Checkpoint
-from coset.inference.diagnostics import report_of_chains
-from coset.inference.sampling.adaptation import Warmup
-from coset.inference.sampling.chains import History, Length, run
-from coset.inference.sampling.hamiltonian import Energy, HamiltonianState, single_step_acceptance
+from coset.inference.diagnostics import collect
+from coset.inference.sampling.adaptation import Warmup, fellows
+from coset.inference.sampling.axes import along_axes
+from coset.inference.sampling.chains import Length, run
+from coset.inference.sampling.hamiltonian import (
+    Energy,
+    HamiltonianState,
+    Point,
+    fresh_momenta,
+    single_step_acceptance,
+)
 from coset.inference.sampling.targets import Evaluated, FullBatch, require_finite, settle
 from coset.inference.training.members import member_seeds, starting_points
 from coset.posterior.families import Samples
@@ -23,16 +29,41 @@ from coset.vocabulary import Progress, Weights
 
 
 class FullBatchSampler(Protocol):
-    """A sampler that needs the exact energy."""
+    """A sampler that needs the exact energy; its fields say what they mean."""
 
     @property
-    def length(self) -> Length:
-        """How long chains run."""
+    def step_size(self) -> float | None:
+        """Of a leapfrog step; ``None``: adapted."""
         ...
 
     @property
-    def adaptation(self) -> Warmup:
-        """How the warm-up goes."""
+    def target_acceptance(self) -> float:
+        """What the adaptation aims at."""
+        ...
+
+    @property
+    def adapt_mass(self) -> bool:
+        """Whether the mass is adapted."""
+        ...
+
+    @property
+    def warmup(self) -> int:
+        """Steps before the first that is kept."""
+        ...
+
+    @property
+    def draws(self) -> int:
+        """States kept of each chain."""
+        ...
+
+    @property
+    def thinning(self) -> int:
+        """Steps from one kept state to the next."""
+        ...
+
+    @property
+    def chains(self) -> int:
+        """Chains run side by side."""
         ...
 
     @property
@@ -45,6 +76,55 @@ class FullBatchSampler(Protocol):
     ) -> tuple[HamiltonianState, Mapping[str, Float[Tensor, " m"]]]:
         """One step of all chains."""
         ...
+
+
+def length_of(sampler: FullBatchSampler) -> Length:
+    """How long the chains of a sampler run."""
+    return Length(sampler.warmup, sampler.draws, sampler.thinning, sampler.chains)
+
+
+def warmup_of(sampler: FullBatchSampler) -> Warmup:
+    """How the warm-up of a sampler goes."""
+    return Warmup(sampler.warmup, sampler.step_size, sampler.target_acceptance, sampler.adapt_mass)
+
+
+def check_settings(sampler: FullBatchSampler) -> None:
+    """Refuses settings that cannot be run."""
+    _ = length_of(sampler), warmup_of(sampler)
+
+
+def begin_step(
+    sampler: FullBatchSampler, state: HamiltonianState, number: int, *, generator: torch.Generator
+) -> tuple[Point, float]:
+    """Where a trajectory begins, with fresh momenta, and its step size."""
+    mass = state.adaptation.inverse_mass
+    momenta = fresh_momenta(state.positions, mass, generator=generator)
+    size = warmup_of(sampler).size(state.adaptation, number)
+    return Point(state.positions, momenta, state.energy, state.gradient), size
+
+
+def end_step(
+    sampler: FullBatchSampler,
+    energy: Energy,
+    state: HamiltonianState,
+    number: int,
+    point: Point,
+    acceptance: Float[Tensor, " m"],
+    *,
+    generator: torch.Generator,
+) -> HamiltonianState:
+    """The state at the point a trajectory has chosen, with what is learnt from it."""
+    learnt = warmup_of(sampler).after(
+        state.adaptation,
+        number,
+        point.positions,
+        point.gradient,
+        float(acceptance.mean()),
+        single_step_acceptance(
+            energy, point.positions, point.energy, point.gradient, generator=generator
+        ),
+    )
+    return HamiltonianState(point.positions, state.buffers, point.energy, point.gradient, learnt)
 
 
 @dataclass(frozen=True)
@@ -75,42 +155,56 @@ def sample(
     the network in evaluation mode.
     """
     problem, learnt = settle(problem, generator)
-    seeds = member_seeds(sampler.length.chains, generator)
-    chains = starting_points(problem, start, seeds)
-    target = FullBatch.of(problem, chains)
+    length = length_of(sampler)
+    chains = starting_points(problem, start, member_seeds(length.chains, generator))
+    target, axes = along_axes(FullBatch.of(problem, chains))
     positions, buffers = (part.detach().clone() for part in target.target.split(chains))
 
     def energy(at: Float[Tensor, "m p"]) -> Evaluated:
         return target(at, buffers)
 
+    history = run(
+        _Bound(sampler, energy),
+        _begin(
+            sampler,
+            target,
+            energy,
+            positions if axes is None else axes.turned(positions),
+            buffers,
+            generator,
+        ),
+        length,
+        generator=generator,
+        facts={"kind": "chains", "method": repr(sampler), "parameters": positions.shape[1]},
+        checkpoint=sampler.checkpoint,
+        progress=progress,
+    )
+    if axes is not None:
+        history = replace(history, positions=axes.back(history.positions))
+    size = warmup_of(sampler).size(history.state.adaptation, length.steps)
+    _require_moves(float(history.records["acceptance"].mean()), size)
+    return collect(target.target, history, size, learnt)
+
+
+def _begin(
+    sampler: FullBatchSampler,
+    target: FullBatch,
+    energy: Energy,
+    positions: Float[Tensor, "m p"],
+    buffers: Float[Tensor, "m q"],
+    generator: torch.Generator,
+) -> HamiltonianState:
     first = energy(positions)
     require_finite(first.energy, first.gradient, where="at the first weights")
     acceptance = single_step_acceptance(
         energy, positions, first.energy, first.gradient, generator=generator
     )
-    begun = sampler.adaptation.begin(positions, acceptance)
-    state = HamiltonianState(positions, buffers, first.energy, first.gradient, begun)
-    facts = {"kind": "chains", "method": repr(sampler), "parameters": positions.shape[1]}
-    history = run(
-        _Bound(sampler, energy),
-        state,
-        sampler.length,
-        generator=generator,
-        facts=facts,
-        checkpoint=sampler.checkpoint,
-        progress=progress,
-    )
-    return _finish(sampler, target, history, learnt)
+    groups = fellows(target.target.parameters).to(positions.device)
+    begun = warmup_of(sampler).begin(positions, first.gradient, groups, acceptance)
+    return HamiltonianState(positions, buffers, first.energy, first.gradient, begun)
 
 
-def _finish(
-    sampler: FullBatchSampler,
-    target: FullBatch,
-    history: History[HamiltonianState],
-    learnt: Likelihood | None,
-) -> Samples:
-    size = sampler.adaptation.size(history.state.adaptation, sampler.length.steps)
-    acceptance = float(history.records["acceptance"].mean())
+def _require_moves(acceptance: float, size: float) -> None:
     if acceptance < 1e-3:
         raise CosetError(
             f"got chains that refuse every step: a mean acceptance of {acceptance:.2g} "
@@ -118,9 +212,3 @@ def _finish(
             "needed steps that are accepted",
             "leave step_size=None with a longer warm-up, or give a smaller one",
         )
-    report = report_of_chains(target.target, history, {"step_size": size}, learnt)
-    stack = target.target.join(
-        history.positions.transpose(0, 1).flatten(0, 1),
-        history.buffers.transpose(0, 1).flatten(0, 1),
-    )
-    return Samples(stack, report=report)

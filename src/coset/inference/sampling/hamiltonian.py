@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from coset.inference.sampling.adaptation import Adaptation
@@ -28,6 +28,17 @@ class Point:
     def hamiltonian(self, inverse_mass: Float[Tensor, " p"]) -> Float[Tensor, " m"]:
         """``U(w) + ½ r M⁻¹ r``."""
         return self.energy + (inverse_mass * self.momenta.square()).sum(1) / 2
+
+
+def choose(which: Bool[Tensor, " m"], yes: Point, no: Point) -> Point:
+    """One of two points, chain by chain."""
+    rows = which[:, None]
+    return Point(
+        torch.where(rows, yes.positions, no.positions),
+        torch.where(rows, yes.momenta, no.momenta),
+        torch.where(which, yes.energy, no.energy),
+        torch.where(rows, yes.gradient, no.gradient),
+    )
 
 
 @dataclass(frozen=True)

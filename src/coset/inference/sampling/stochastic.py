@@ -12,7 +12,7 @@ from torch import Tensor
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.checkpoint import Checkpoint
-from coset.inference.diagnostics import report_of_chains
+from coset.inference.diagnostics import collect
 from coset.inference.sampling.chains import Keeping, Length, run
 from coset.inference.sampling.step_sizes import largest_curvature
 from coset.inference.sampling.targets import FullBatch, MiniBatch, require_finite, settle
@@ -118,8 +118,23 @@ class StochasticSampler(Protocol):
     """A sampler whose gradients come from batches."""
 
     @property
-    def length(self) -> Length:
-        """How long chains run without cycles."""
+    def burn_in(self) -> int:
+        """Steps before the first that is kept."""
+        ...
+
+    @property
+    def draws(self) -> int:
+        """States kept of each chain."""
+        ...
+
+    @property
+    def thinning(self) -> int:
+        """Steps from one kept state to the next."""
+        ...
+
+    @property
+    def chains(self) -> int:
+        """Chains run side by side."""
         ...
 
     @property
@@ -229,11 +244,11 @@ def sample(
     Dropout is off; batch norm works on batches, and its running statistics go with the draws.
     """
     problem, learnt = settle(problem, generator)
-    seeds = member_seeds(sampler.length.chains, generator)
+    seeds = member_seeds(sampler.chains, generator)
     chains = starting_points(problem, start, seeds)
     batches = MiniBatch.of(problem, chains, sampler.batch_size, seeds[0])
     positions, buffers = (part.detach().clone() for part in batches.target.split(chains))
-    keeping: Keeping = sampler.schedule or sampler.length
+    keeping: Keeping = sampler.schedule or length_of(sampler)
     kernel = _Bound(sampler, batches, FullBatch.of(problem, chains), keeping)
     none = torch.zeros((), dtype=torch.float64)
     state = StochasticState(positions, buffers, torch.zeros_like(positions), none)
@@ -247,18 +262,17 @@ def sample(
         checkpoint=sampler.checkpoint,
         progress=progress,
     )
-    size = kernel.sizes(history.state, 0).size
-    report = report_of_chains(batches.target, history, {"step_size": size}, learnt)
-    stack = batches.target.join(
-        history.positions.transpose(0, 1).flatten(0, 1),
-        history.buffers.transpose(0, 1).flatten(0, 1),
-    )
-    return Samples(stack, report=report)
+    return collect(batches.target, history, kernel.sizes(history.state, 0).size, learnt)
+
+
+def length_of(sampler: StochasticSampler) -> Length:
+    """How long the chains of a sampler run without cycles."""
+    return Length(sampler.burn_in, sampler.draws, sampler.thinning, sampler.chains)
 
 
 def check_settings(sampler: StochasticSampler) -> None:
     """Refuses settings that cannot be run."""
-    _ = sampler.length
+    _ = length_of(sampler)
     size = sampler.step_size
     if size is not None and not 0 < size < math.inf:
         raise CosetError(f"got a step size of {size}", "needed a positive number, or None")

@@ -11,7 +11,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from coset.inference.sampling.hamiltonian import DIVERGENT, Energy, Point, acceptance_of, leapfrog
+from coset.inference.sampling.hamiltonian import (
+    DIVERGENT,
+    Energy,
+    Point,
+    acceptance_of,
+    choose,
+    leapfrog,
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ def grow(
         if not bool(tree.growing.any()):
             break
         forwards = _uniform(zero, generator) < 0.5
-        edge = _choose(forwards, tree.right, tree.left)
+        edge = choose(forwards, tree.right, tree.left)
         signed = torch.where(forwards, step, -step).to(zero)[:, None]
         half = _half(
             energy, edge, signed, inverse_mass, depth, total, tree.growing, generator=generator
@@ -114,7 +121,7 @@ def _next_leaf(
     uniform: Float[Tensor, " m"],
 ) -> Tree:
     going = half.growing
-    point = _choose(going, leapfrog(energy, half.right, step, inverse_mass), half.right)
+    point = choose(going, leapfrog(energy, half.right, step, inverse_mass), half.right)
     error = (point.hamiltonian(inverse_mass) - total).nan_to_num(nan=torch.inf)
     log_weight = torch.logaddexp(half.log_weight, -error)
     taken = going & (uniform.log() < -error - log_weight)
@@ -122,7 +129,7 @@ def _next_leaf(
     return replace(
         half,
         right=point,
-        chosen=_choose(taken, point, half.chosen),
+        chosen=choose(taken, point, half.chosen),
         momenta=torch.where(going[:, None], half.momenta + point.momenta, half.momenta),
         log_weight=torch.where(going, log_weight, half.log_weight),
         acceptance=half.acceptance + torch.where(going, acceptance_of(error), 0.0),
@@ -141,15 +148,15 @@ def _joined(
 ) -> Tree:
     """The trajectory with its new half, where that is complete."""
     whole = tree.growing & half.growing
-    left = _choose(whole & ~forwards, half.right, tree.left)
-    right = _choose(whole & forwards, half.right, tree.right)
+    left = choose(whole & ~forwards, half.right, tree.left)
+    right = choose(whole & forwards, half.right, tree.right)
     taken = whole & (uniform.log() < half.log_weight - tree.log_weight)
     momenta = torch.where(whole[:, None], tree.momenta + half.momenta, tree.momenta)
     turns = _turns(inverse_mass, left.momenta, right.momenta, momenta)
     return Tree(
         left,
         right,
-        _choose(taken, half.chosen, tree.chosen),
+        choose(taken, half.chosen, tree.chosen),
         momenta,
         torch.where(whole, torch.logaddexp(tree.log_weight, half.log_weight), tree.log_weight),
         tree.acceptance + half.acceptance,
@@ -177,16 +184,6 @@ def _trailing_ones(number: int) -> int:
     [0, 1, 0, 2, 0, 1, 0, 3]
     """
     return (number ^ (number + 1)).bit_length() - 1
-
-
-def _choose(which: Bool[Tensor, " m"], yes: Point, no: Point) -> Point:
-    rows = which[:, None]
-    return Point(
-        torch.where(rows, yes.positions, no.positions),
-        torch.where(rows, yes.momenta, no.momenta),
-        torch.where(which, yes.energy, no.energy),
-        torch.where(rows, yes.gradient, no.gradient),
-    )
 
 
 def _uniform(like: Float[Tensor, " m"], generator: torch.Generator) -> Float[Tensor, " m"]:
