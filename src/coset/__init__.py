@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from coset.bayes.likelihood import GaussianNoise as GaussianNoise
     from coset.bayes.likelihood import HeteroscedasticGaussian as HeteroscedasticGaussian
     from coset.bayes.likelihood import Likelihood as Likelihood
+    from coset.bayes.multivariate import MultivariateNoise as MultivariateNoise
     from coset.bayes.prior import GaussianPrior as GaussianPrior
     from coset.bayes.problem import Problem as Problem
     from coset.curvature.kfac import KFAC as KFAC
@@ -133,6 +134,7 @@ NAMES: dict[str, str] = {
     "GaussianNoise": "coset.bayes.likelihood",
     "HeteroscedasticGaussian": "coset.bayes.likelihood",
     "Likelihood": "coset.bayes.likelihood",
+    "MultivariateNoise": "coset.bayes.multivariate",
     "GaussianPrior": "coset.bayes.prior",
     "Problem": "coset.bayes.problem",
     "KFAC": "coset.curvature.kfac",

@@ -194,7 +194,7 @@ def _added_blocks(
 def _with_column(
     blocks: dict[tuple[str, ...], LinearOperator], recorded: Recorded, column: Tensor
 ) -> dict[tuple[str, ...], LinearOperator]:
-    found = {}
+    found: dict[tuple[str, ...], LinearOperator] = {}
     for names, (left, right) in recorded.pairs(column).items():
         block = blocks[names]
         if isinstance(block, Kronecker):

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.likelihood import GaussianNoise, Likelihood
+from coset.bayes.multivariate import MultivariateNoise
 from coset.curvature.maps import Pair
 from coset.curvature.measure import unit_columns
 from coset.errors import CosetError
@@ -23,6 +24,7 @@ from coset.posterior.gaussian import Gaussian
 from coset.posterior.output_moments import (
     BlockCovariance,
     Entries,
+    OutputDeviations,
     covariance_blocks,
     jacobian_rows,
     one_position,
@@ -102,7 +104,7 @@ class JointPredictions:
             draws: Where there is no closed form.
             generator: Of the draws; ``None``: one of seed 0.
         """
-        if isinstance(self.likelihood, GaussianNoise):
+        if isinstance(self.likelihood, GaussianNoise | MultivariateNoise):
             return self._density(targets)
         generator = generator or torch.Generator().manual_seed(0)
         outputs = self.sample_outputs(draws, generator=generator)
@@ -110,9 +112,13 @@ class JointPredictions:
         return scores.logsumexp(0) - math.log(draws)
 
     def _density(self, targets: Tensor) -> Float[Tensor, ""]:
-        noise = self.likelihood.noise_variance(self.mean)
-        assert noise is not None
-        total = self.matrix + torch.diag(noise.flatten())
+        if isinstance(self.likelihood, MultivariateNoise):
+            root = self.likelihood.factor(self.mean)
+            total = self.matrix + torch.block_diag(*[root @ root.mT] * len(self.mean))
+        else:
+            noise = self.likelihood.noise_variance(self.mean)
+            assert noise is not None
+            total = self.matrix + torch.diag(noise.flatten())
         residual = (targets.reshape(self.mean.shape) - self.mean).reshape(-1, 1)
         factor = cholesky(total)
         white = torch.linalg.solve_triangular(factor, residual, upper=False)
@@ -122,15 +128,36 @@ class JointPredictions:
 
 
 def joint_moments(
-    posterior: Gaussian, network: Network, inputs: Inputs
+    posterior: Gaussian | OutputDeviations, network: Network, inputs: Inputs
 ) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c n c"]]:
     """Mean and covariance of the outputs at all inputs together.
 
     Kronecker and diagonal covariances go layer by layer and never form a Jacobian; others form it
     for some inputs at a time.
     """
+    if isinstance(posterior, OutputDeviations):
+        mean, changes = posterior.output_deviations(network, inputs)
+        _check_size(mean)
+        flat = changes.flatten(1)
+        return mean, (flat.mT @ flat / len(flat)).reshape(*mean.shape, *mean.shape)
     with torch.no_grad():
         mean = network.apply(posterior.centre(network), inputs)
+    _check_size(mean)
+    blocks = covariance_blocks(posterior, network, inputs)
+    if blocks is None:
+        matrix = _by_rows(posterior, network, inputs, mean)
+    else:
+        recorded, operators = blocks
+        mean = recorded.outputs.detach()
+        pairs = [recorded.pairs(direction) for direction in unit_columns(mean)]
+        matrix = torch.zeros(mean.numel(), mean.numel(), dtype=mean.dtype, device=mean.device)
+        for names, operator in operators.items():
+            matrix += _block([found[names] for found in pairs], operator)
+    return mean, matrix.reshape(*mean.shape, *mean.shape)
+
+
+def _check_size(mean: Tensor) -> None:
+    """Refuses what would not fit, before it is made."""
     if mean.dim() != 2:
         raise CosetError(
             f"got outputs of shape {tuple(mean.shape)}",
@@ -145,17 +172,6 @@ def joint_moments(
             f"needed at most {_MEMORY / 2**30:.0f} GiB",
             "ask for fewer inputs at a time",
         )
-    blocks = covariance_blocks(posterior, network, inputs)
-    if blocks is None:
-        matrix = _by_rows(posterior, network, inputs, mean)
-    else:
-        recorded, operators = blocks
-        mean = recorded.outputs.detach()
-        pairs = [recorded.pairs(direction) for direction in unit_columns(mean)]
-        matrix = torch.zeros(mean.numel(), mean.numel(), dtype=mean.dtype, device=mean.device)
-        for names, operator in operators.items():
-            matrix += _block([found[names] for found in pairs], operator)
-    return mean, matrix.reshape(*mean.shape, *mean.shape)
 
 
 def _by_rows(

@@ -11,12 +11,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.likelihood import GaussianNoise, HeteroscedasticGaussian, Likelihood
+from coset.bayes.multivariate import MultivariateNoise
 from coset.errors import CosetError
 from coset.posterior.families import Mixture, Posterior
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.joint import JointPredictions, joint_moments
 from coset.posterior.links import Link, Probit
-from coset.posterior.output_moments import output_moments
+from coset.posterior.output_moments import OutputDeviations, output_moments
 from coset.posterior.predict import Predictions
 from coset.weights.network import Inputs, Network
 
@@ -91,8 +92,8 @@ class Linearised:
         return Predictions(members, total, log_weights=log_weights)
 
 
-def _gaussian(posterior: Posterior) -> Gaussian:
-    if isinstance(posterior, Gaussian):
+def _gaussian(posterior: Posterior) -> Gaussian | OutputDeviations:
+    if isinstance(posterior, Gaussian | OutputDeviations):
         return posterior
     raise CosetError(
         f"got a posterior of type {type(posterior).__name__}",
@@ -114,7 +115,7 @@ def predict_from_moments(
     spread = covariance.movedim((1, 2), (-2, -1)).reshape(*flat.shape, -1)
     if isinstance(likelihood, HeteroscedasticGaussian):
         members = likelihood.mean(flat).unsqueeze(0)
-    elif isinstance(likelihood, GaussianNoise):
+    elif isinstance(likelihood, GaussianNoise | MultivariateNoise):
         members = flat.unsqueeze(0)
     else:
         members = link(flat, spread, likelihood, generator=generator)
@@ -135,6 +136,8 @@ def _variance(
     spread = covariance.diagonal(dim1=1, dim2=2)
     if isinstance(likelihood, GaussianNoise):
         return None if likelihood.std is None else spread + likelihood.noise_variance(mean)
+    if isinstance(likelihood, MultivariateNoise):
+        return spread + likelihood.noise_variance(mean)
     if isinstance(likelihood, HeteroscedasticGaussian):
         means, logs = spread.chunk(2, dim=1)
         # the log-variance is Gaussian too: E exp s = exp(s + ½ var s)

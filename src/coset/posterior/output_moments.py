@@ -7,7 +7,7 @@ with pixels have one covariance a pixel; no more pixels are at work than the mem
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -38,13 +38,32 @@ class Entries:
 BlockCovariance: TypeAlias = LinearOperator | Entries
 
 
+@runtime_checkable
+class OutputDeviations(Protocol):
+    """A posterior given by samples of the linearised outputs."""
+
+    def output_deviations(
+        self, network: Network, inputs: Inputs
+    ) -> tuple[Float[Tensor, "n c *pixels"], Float[Tensor, "m n c *pixels"]]:
+        """The network's outputs, and how far each sample lies from them."""
+        ...
+
+    def output_moments(
+        self, network: Network, inputs: Inputs
+    ) -> tuple[Float[Tensor, "n c *pixels"], Float[Tensor, "n c c *pixels"]]:
+        """Mean and covariance of the outputs."""
+        ...
+
+
 def output_moments(
-    posterior: Gaussian, network: Network, inputs: Inputs
+    posterior: Gaussian | OutputDeviations, network: Network, inputs: Inputs
 ) -> tuple[Float[Tensor, "n c *pixels"], Float[Tensor, "n c c *pixels"]]:
     """Mean and covariance of the outputs of the linearised network.
 
     Inputs that require gradients keep their graph; the whole Jacobian of a chunk is formed then.
     """
+    if isinstance(posterior, OutputDeviations):
+        return posterior.output_moments(network, inputs)
     one = next(split_rows(inputs, 1))
     outputs = network.apply(posterior.centre(network), one)
     largest = _columns(posterior, network, one) * outputs.shape[1]

@@ -16,6 +16,7 @@ from coset.bayes.likelihood import (
     GaussianNoise,
     HeteroscedasticGaussian,
 )
+from coset.bayes.multivariate import MultivariateNoise
 from coset.bayes.prior import GaussianPrior
 from coset.errors import CosetError
 from coset.linalg import (
@@ -57,6 +58,7 @@ FAMILIES: Mapping[str, type] = {
     "LowRankPlusDiagonal": LowRankPlusDiagonal,
     "Mixture": Mixture,
     "MonteCarlo": MonteCarlo,
+    "MultivariateNoise": MultivariateNoise,
     "PointMass": PointMass,
     "Probit": Probit,
     "RandomMasks": RandomMasks,

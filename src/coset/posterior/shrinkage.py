@@ -13,11 +13,12 @@ from coset.bayes.likelihood import (
     HeteroscedasticGaussian,
     Likelihood,
 )
+from coset.bayes.multivariate import MultivariateNoise
 from coset.errors import CosetError
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.linearised import predict_from_moments
-from coset.posterior.links import Link
-from coset.posterior.output_moments import output_moments
+from coset.posterior.links import Link, TopDifference
+from coset.posterior.output_moments import OutputDeviations, output_moments
 from coset.posterior.predict import Predictions
 from coset.weights.network import Network
 
@@ -26,7 +27,11 @@ _FACTORS = (0.0, *(10 ** (-k / 4) for k in range(16, -1, -1)))
 
 
 def best_shrinkage(
-    posterior: Gaussian, network: Network, likelihood: Likelihood, validation: Batches, link: Link
+    posterior: Gaussian | OutputDeviations,
+    network: Network,
+    likelihood: Likelihood,
+    validation: Batches,
+    link: Link | None = None,
 ) -> float:
     """The factor in [0, 1] on the covariance with the highest likelihood of held-out targets.
 
@@ -35,6 +40,7 @@ def best_shrinkage(
     data the result is never worse than the network, and elsewhere not by the luck of few data.  The
     moments of the outputs are found once; each factor then costs one link.
     """
+    link = link or TopDifference()
     found = [(*output_moments(posterior, network, x), y) for x, y in validation]
     scores = []
     for factor in _FACTORS:
@@ -61,6 +67,13 @@ def log_score(predictions: Predictions, likelihood: Likelihood, targets: Tensor)
     targets = targets.reshape(mean.shape)
     if isinstance(likelihood, Bernoulli):
         return torch.where(targets > 0, mean, 1 - mean).clamp_min(tiny).log().sum(1)
+    if isinstance(likelihood, MultivariateNoise) and predictions.covariance is not None:
+        factor = likelihood.factor(mean)
+        pixels = predictions.covariance.movedim((1, 2), (-2, -1))
+        total = torch.linalg.cholesky(pixels + factor @ factor.mT)
+        normal = torch.distributions.MultivariateNormal(mean.movedim(1, -1), scale_tril=total)
+        score: Tensor = normal.log_prob(targets.movedim(1, -1))
+        return score
     if isinstance(likelihood, GaussianNoise | HeteroscedasticGaussian):
         assert predictions.variance is not None
         std = predictions.variance.clamp_min(tiny).sqrt()

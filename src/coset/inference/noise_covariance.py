@@ -1,0 +1,115 @@
+"""Laplace with noise that is correlated between outputs.
+
+In whitened outputs the noise is one, and all that is known of plain Gaussian noise holds.  An
+unknown covariance is found by expectation maximisation: with the precisions found for the present
+one, ``C ← mean(r rᵀ + S)`` over residuals ``r`` at the mode of the tangent model and covariances
+``S`` of its outputs.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coset.bayes.multivariate import MultivariateNoise, whitened
+from coset.bayes.problem import Problem
+from coset.curvature.tangent import Tangent
+from coset.posterior.gaussian import Gaussian
+from coset.posterior.output_moments import output_moments
+from coset.vocabulary import Weights
+
+_SMALL, _LARGE = 200, 8
+"""Rounds at most, where the tangent model is small and where it is not."""
+
+
+def fit_whitened(
+    problem: Problem,
+    weights: Weights,
+    fit: Callable[[Problem], tuple[Gaussian, Tangent]],
+    *,
+    at_mode: bool,
+) -> Gaussian:
+    """A posterior under noise of a known or an unknown covariance.
+
+    Args:
+        problem: With :class:`MultivariateNoise`.
+        weights: All weights of the network.
+        fit: Tunes the precisions of a problem with noise of size one.
+        at_mode: Whether residuals are those of the tangent model's mode, or the network's own.
+    """
+    noise = problem.likelihood
+    assert isinstance(noise, MultivariateNoise)
+    outputs, targets = _outputs(problem, weights)
+    learn = noise.covariance is None
+    if learn:
+        zero = torch.zeros(outputs.shape[1], outputs.shape[1]).to(outputs)
+        noise = noise.estimate(_rows(targets - outputs), zero)
+    rounds = 1
+    while True:
+        factor = noise.factor(outputs)
+        posterior, tangent = fit(whitened(problem, factor))
+        if not learn or rounds >= (_SMALL if tangent.is_small else _LARGE):
+            break
+        residuals = targets - outputs
+        if at_mode:
+            residuals = residuals - _moved(posterior, tangent, factor, outputs)
+        fresh = noise.estimate(_rows(residuals), _spread(posterior, problem))
+        assert fresh.covariance is not None
+        assert noise.covariance is not None
+        change = float((fresh.covariance - noise.covariance).norm() / noise.covariance.norm())
+        noise = fresh
+        rounds += 1
+        if change < (1e-7 if tangent.is_small else 1e-3):
+            break
+    report = posterior.report
+    volume = float(factor.double().diagonal().log().sum()) * outputs.numel() / outputs.shape[1]
+    assert report.log_evidence is not None
+    known = replace(report, likelihood=noise, log_evidence=report.log_evidence - volume)
+    return replace(posterior, report=known)
+
+
+def _outputs(problem: Problem, weights: Weights) -> tuple[Tensor, Tensor]:
+    pairs = [(problem.network.apply(weights, x), y) for x, y in problem.train]
+    outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    return outputs, targets.reshape(outputs.shape)
+
+
+def _rows(values: Tensor) -> Float[Tensor, "k c"]:
+    return values.movedim(1, -1).reshape(-1, values.shape[1])
+
+
+def _moved(
+    posterior: Gaussian, tangent: Tangent, factor: Float[Tensor, "c c"], outputs: Tensor
+) -> Tensor:
+    """How far the mode's outputs lie from the network's, in the units of the targets."""
+    prior = posterior.report.prior
+    assert prior is not None
+    if tangent.layout == posterior.layout:
+        flat = prior.flat(posterior.layout, tangent.layout.flatten(tangent.weights))
+        near = posterior.covariance
+    else:  # a subnetwork, whose weights are a tensor of their own
+        whole = prior.flat(posterior.layout, posterior.layout.flatten(posterior.mean))
+        flat, near = whole[posterior.covariance.index], posterior.covariance.inner  # type: ignore[attr-defined]
+    small = tangent.is_small
+    point = tangent.find_mode(
+        flat,
+        preconditioner=None if small else near,
+        tolerance=1e-11 if small else 1e-4,
+        steps=20 if small else 2,
+    )
+    change = point.outputs - tangent.outputs
+    return (change.movedim(1, -1) @ factor.mT).movedim(-1, 1).reshape(outputs.shape)
+
+
+def _spread(posterior: Gaussian, problem: Problem) -> Float[Tensor, "c c"]:
+    """The mean covariance of the outputs over the data."""
+    total, count = None, 0
+    for inputs, _ in problem.train:
+        covariance = output_moments(posterior, problem.network, inputs)[1]
+        part = covariance.flatten(3).sum((0, 3)) if covariance.dim() > 3 else covariance.sum(0)
+        total = part if total is None else total + part
+        count += covariance.numel() // covariance.shape[1] ** 2
+    assert total is not None
+    return total / count
