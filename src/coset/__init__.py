@@ -38,6 +38,11 @@ if TYPE_CHECKING:
     from coset.bayes.problem import Problem as Problem
     from coset.curvature.kfac import KFAC as KFAC
     from coset.curvature.low_rank import LowRank as LowRank
+    from coset.curvature.matrix_free import ConjugateGradients as ConjugateGradients
+    from coset.curvature.matrix_free import LanczosQuadrature as LanczosQuadrature
+    from coset.curvature.matrix_free import MatrixFree as MatrixFree
+    from coset.curvature.matrix_free import StochasticDescent as StochasticDescent
+    from coset.curvature.sampled import MonteCarloFisher as MonteCarloFisher
     from coset.curvature.structures import DiagonalOnly as DiagonalOnly
     from coset.curvature.structures import Full as Full
     from coset.curvature.tangent import Tangent as Tangent
@@ -82,6 +87,7 @@ if TYPE_CHECKING:
     from coset.posterior.links import TopDifference as TopDifference
     from coset.posterior.predict import MonteCarlo as MonteCarlo
     from coset.posterior.predict import Predictions as Predictions
+    from coset.posterior.tangent_samples import TangentSamples as TangentSamples
     from coset.predictor import Predictor as Predictor
     from coset.predictor import fit as fit
     from coset.predictor import load as load
@@ -139,6 +145,11 @@ NAMES: dict[str, str] = {
     "Problem": "coset.bayes.problem",
     "KFAC": "coset.curvature.kfac",
     "LowRank": "coset.curvature.low_rank",
+    "ConjugateGradients": "coset.curvature.matrix_free",
+    "LanczosQuadrature": "coset.curvature.matrix_free",
+    "MatrixFree": "coset.curvature.matrix_free",
+    "StochasticDescent": "coset.curvature.matrix_free",
+    "MonteCarloFisher": "coset.curvature.sampled",
     "DiagonalOnly": "coset.curvature.structures",
     "Full": "coset.curvature.structures",
     "Tangent": "coset.curvature.tangent",
@@ -183,6 +194,7 @@ NAMES: dict[str, str] = {
     "TopDifference": "coset.posterior.links",
     "MonteCarlo": "coset.posterior.predict",
     "Predictions": "coset.posterior.predict",
+    "TangentSamples": "coset.posterior.tangent_samples",
     "Predictor": "coset.predictor",
     "fit": "coset.predictor",
     "load": "coset.predictor",

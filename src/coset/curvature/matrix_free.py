@@ -47,8 +47,8 @@ class StochasticDescent:
     Attributes:
         epochs: Passes over the data in each step of the precisions.
         batch: Examples of a batch.
-        rate: Length of a step; ``None``: half of one over the largest curvature of a batch, found
-            by power iterations.  It falls linearly to a tenth.
+        rate: Length of a step; ``None``: one over the largest curvature of a batch, found by power
+            iterations.  It falls linearly to a tenth.
         momentum: Share of the last step that is kept.
         averaged: Share of the steps, the last ones, whose mean is the answer.
         every: Steps between two records, where there is a folder.

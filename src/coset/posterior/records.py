@@ -35,6 +35,7 @@ from coset.posterior.links import LaplaceBridge, Probit, SampledSoftmax, TopDiff
 from coset.posterior.low_rank import LowRankGaussian
 from coset.posterior.predict import MonteCarlo
 from coset.posterior.random_masks import RandomMasks
+from coset.posterior.tangent_samples import TangentSamples
 from coset.posterior.unit_blocks import UnitBlocks
 from coset.weights.masks import DropoutSite
 
@@ -65,6 +66,7 @@ FAMILIES: Mapping[str, type] = {
     "RowBlocks": RowBlocks,
     "SampledSoftmax": SampledSoftmax,
     "Samples": Samples,
+    "TangentSamples": TangentSamples,
     "TopDifference": TopDifference,
     "UnitBlocks": UnitBlocks,
 }

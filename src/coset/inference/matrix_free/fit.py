@@ -254,7 +254,9 @@ def _check_memory(
     model: Model, curvature: MatrixFree, solver: ConjugateGradients | StochasticDescent
 ) -> None:
     """Refuses what would not fit, with what would."""
-    each = _STACKS * model.tangent.layout.size * model.features.element_size()
+    tangent = model.tangent
+    size = _STACKS * tangent.layout.size + 4 * tangent.outputs.numel()
+    each = size * model.features.element_size()
     rest = _work_bytes(model) + preconditioner_bytes(solver, model)
     total = rest + each * curvature.samples
     if total <= curvature.memory:
@@ -266,7 +268,7 @@ def _check_memory(
         else "use subset=LastLayer(), or ConjugateGradients(preconditioner=DiagonalOnly())"
     )
     raise CosetError(
-        f"got {model.tangent.layout.size:,} weights and {curvature.samples} samples, which take "
+        f"got {tangent.layout.size:,} weights and {curvature.samples} samples, which take "
         f"{total / 2**30:.2f} GiB",
         f"needed at most {curvature.memory / 2**30:.2f} GiB",
         advice + ", or give more memory",
@@ -276,7 +278,7 @@ def _check_memory(
 def _work_bytes(model: Model) -> int:
     """Activations of one chunk, at most; and what is kept of all data and weights."""
     tangent = model.tangent
-    kept = 8 * (12 * tangent.layout.size + 8 * tangent.outputs.numel() * model.samples)
+    kept = 8 * (12 * tangent.layout.size + 8 * tangent.outputs.numel())
     line = Linearisation(tangent.problem.network, tangent.weights, tangent.layout)
     inputs, _ = next(iter(tangent.problem.train))
     return kept + min(line.memory, len(inputs) * line.row_bytes(inputs, model.samples))

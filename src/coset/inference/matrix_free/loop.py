@@ -166,6 +166,7 @@ class Loop:
         gamma: tuple[Float[Tensor, " g"], Float[Tensor, " g"]],
         notes: tuple[str, ...],
     ) -> Found:
+        self.record.write(state)
         precision = self.model.flat(state.precision)
         tangent = self.model.at(float(state.noise))
         fit = float(tangent.log_likelihood(state.outputs.double()))

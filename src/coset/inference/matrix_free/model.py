@@ -87,12 +87,7 @@ class Model:
         result = tangent.jacobian.pull(noise.flatten(1).mT)
         for column, source in zip(result.unbind(1), sources, strict=True):
             column.addcmul_(precision.sqrt(), _normal(precision.shape, source, like=precision))
-        if not bool(result.isfinite().all()):
-            raise CosetError(
-                "got derivatives of the network that are not finite",
-                "needed finite Jacobians at its own weights",
-                "check the inputs and whether training diverged",
-            )
+        _check_derivatives(result)
         return result
 
     def _source(self, number: int) -> torch.Generator:
@@ -147,7 +142,17 @@ def estimate_diagonal(
             for pulled in line.pull(part, noise):
                 total.addcmul_(pulled, pulled, value=1 / probes)
             start += len(part)
+    _check_derivatives(total)
     return _without_zeros(tangent, total)
+
+
+def _check_derivatives(found: Tensor) -> None:
+    if not bool(found.isfinite().all()):
+        raise CosetError(
+            "got derivatives of the network that are not finite",
+            "needed finite Jacobians at its own weights",
+            "check the inputs and whether training diverged",
+        )
 
 
 def _without_zeros(tangent: Tangent, diagonal: Float[Tensor, " p"]) -> Float[Tensor, " p"]:

@@ -88,7 +88,8 @@ def by_descent(
     """Descends on batches, from where the last round ended, and averages the last steps."""
     model = turn.model
     target = turn.model.targets(turn.tangent, turn.curved, turn.precision).mT
-    batches = -(-turn.tangent.problem.train.size // solver.batch)
+    # whole batches only: a small last one would weigh its examples too much
+    batches = max(1, turn.tangent.problem.train.size // solver.batch)
     total = solver.epochs * batches
     work = state.work
     assert isinstance(work, Descent)
@@ -97,7 +98,7 @@ def by_descent(
         state = replace(state, solving=number(1), work=work)
         turn.save(state)
     scales = turn.near.inverse.matmat(torch.ones_like(turn.precision).unsqueeze(1)).squeeze(1)
-    rate = solver.rate or 0.5 / _largest(solver, turn, scales)
+    rate = solver.rate or 1 / _largest(solver, turn, scales)
     from_step = int((1 - solver.averaged) * total)
     for count in range(int(work.count), total):
         epoch, place = divmod(count, batches)

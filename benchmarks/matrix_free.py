@@ -1,0 +1,121 @@
+"""Sample-then-optimise at scale: ResNet-18 (11 M weights) and ResNet-50 (23 M) on CIFAR-10.
+
+Each network gets a few steps of training, so that it is no random function, and then a fit with
+every weight uncertain: the g-prior, two updates of one precision, conjugate gradients over all the
+images.  Printed are CPU seconds of each iteration and step, peak memory, what was found, and the
+same for one round with 16 samples.  COSET_DATA names a folder with (a part of) CIFAR-10.
+
+    python benchmarks/matrix_free.py [resnet18] [resnet50] [sixteen]
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from timing import chosen, peak_memory_of
+from torch import Tensor, nn
+
+from coset import (
+    ByEvidence,
+    Categorical,
+    ConjugateGradients,
+    DiagonalOnly,
+    Laplace,
+    MatrixFree,
+    Predictor,
+    fit,
+)
+from coset.data import cifar10
+from coset.models import resnet18, resnet50
+
+MEMORY = 24 << 30
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    build: Callable[[], nn.Module]
+    images: int
+    samples: int
+    updates: int | None
+    tolerance: float
+    training: int
+
+
+CASES = {
+    "resnet18": Case("ResNet-18", resnet18, 128, 4, 2, 0.1, 24),
+    "resnet50": Case("ResNet-50", resnet50, 64, 2, 2, 0.1, 24),
+    "sixteen": Case("ResNet-50, one round", resnet50, 16, 16, None, 0.9, 8),
+}
+
+
+def pictures(count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Standardised training images with labels, spread over the classes, and test images."""
+    data = cifar10()
+    order = torch.randperm(len(data.train_inputs), generator=torch.Generator().manual_seed(0))
+    inputs, targets = data.train_inputs[order[:count]], data.train_targets[order[:count]]
+    mean, std = inputs.mean((0, 2, 3), keepdim=True), inputs.std((0, 2, 3), keepdim=True)
+    return (inputs - mean) / std, targets, (data.test_inputs[:32] - mean) / std
+
+
+def trained(case: Case, inputs: Tensor, targets: Tensor) -> nn.Module:
+    """A few steps of training on the same images."""
+    torch.manual_seed(0)
+    module = case.build().train()
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.02, momentum=0.9)
+    for step in range(case.training):
+        rows = torch.arange(32 * step, 32 * (step + 1)) % len(inputs)
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(module(inputs[rows]), targets[rows]).backward()
+        optimiser.step()
+    return module.eval()
+
+
+def run(case: Case) -> None:
+    inputs, targets, new = pictures(case.images)
+    module = trained(case, inputs, targets)
+    weights = sum(p.numel() for p in module.parameters())
+    print(
+        f"{case.name}: {weights:,} weights, {case.images} images, {case.samples} samples",
+        flush=True,
+    )
+    begun = last = time.process_time()
+
+    def progress(share: float, line: str) -> None:
+        nonlocal last
+        now = time.process_time()
+        print(f"  {now - begun:7.1f} s (+{now - last:5.1f})  {line}", flush=True)
+        last = now
+
+    solver = ConjugateGradients(DiagonalOnly(), tolerance=case.tolerance, iterations=100)
+    curvature = MatrixFree(case.samples, solver, "normalised", memory=MEMORY)
+    tuning = None
+    if case.updates is not None:
+        tuning = ByEvidence(groups="single", steps=case.updates)
+    found: list[Predictor] = []
+
+    def work() -> None:
+        method = Laplace(curvature=curvature, tuning=tuning)
+        found.append(fit(module, (inputs, targets), method=method, progress=progress))
+
+    peak = peak_memory_of(work)
+    print(f"  fit {time.process_time() - begun:.0f} s of CPU, peak memory {peak / 1024:.2f} GiB")
+    report = found[0].posterior.report
+    print("  " + ", ".join(f"{name} {value:.4g}" for name, value in report.diagnostics.items()))
+    begun = time.process_time()
+    predictions = found[0](new)
+    taken = time.process_time() - begun
+    plain = Categorical().mean(module(new)).detach()
+    print(
+        f"  prediction of {len(new)} images {taken:.1f} s; mean confidence "
+        f"{float(predictions.mean.amax(1).mean()):.3f}, of the network by itself "
+        f"{float(plain.amax(1).mean()):.3f}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    for name in chosen(list(CASES), sys.argv[1:]):
+        run(CASES[name])
