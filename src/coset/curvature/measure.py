@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -86,11 +86,28 @@ class Block:
     entries: Int[Tensor, "b o i"]
 
 
+@runtime_checkable
+class SampledColumns(Protocol):
+    """A likelihood that draws a few columns in place of all of them."""
+
+    @property
+    def draws(self) -> int:
+        """How many."""
+        ...
+
+    def sampled_columns(self, outputs: Tensor) -> Iterator[Tensor]:
+        """The columns, each in the shape of the outputs."""
+        ...
+
+
 def columns(likelihood: Likelihood, outputs: Tensor) -> Iterator[Tensor]:
     """The columns of the root of the output Hessian, each in the shape of the outputs.
 
     For outputs with pixels the Hessian does not couple them, so each pixel has its own columns.
     """
+    if isinstance(likelihood, SampledColumns):
+        yield from likelihood.sampled_columns(outputs)
+        return
     root = likelihood.hessian_root(outputs.detach())
     if outputs.dim() == 2:
         yield from root.unbind(-1)
@@ -106,6 +123,8 @@ def columns(likelihood: Likelihood, outputs: Tensor) -> Iterator[Tensor]:
 
 def column_count(likelihood: Likelihood, outputs: Tensor) -> int:
     """How many columns the root has."""
+    if isinstance(likelihood, SampledColumns):
+        return likelihood.draws
     pixels = outputs[0, 0].numel()
     return int(likelihood.hessian_root(outputs[:1].detach()).shape[-1]) * pixels
 

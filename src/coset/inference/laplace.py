@@ -14,6 +14,7 @@ from coset.bayes.problem import Problem
 from coset.curvature.kfac import KFAC
 from coset.curvature.matrix_free import MatrixFree
 from coset.curvature.measure import Curvature, Cuts, Measured
+from coset.curvature.sampled import plain, uncorrected
 from coset.curvature.structures import Full
 from coset.curvature.tangent import Tangent, tangent_of
 from coset.errors import CosetError
@@ -52,7 +53,8 @@ class Laplace:
 
     Attributes:
         curvature: What stands for ``H``: :class:`coset.KFAC`, :class:`coset.Full`,
-            :class:`coset.DiagonalOnly`, :class:`coset.LowRank`, :class:`coset.MatrixFree`.
+            :class:`coset.DiagonalOnly`, :class:`coset.LowRank`, :class:`coset.MatrixFree`, or
+            :class:`coset.MonteCarloFisher` of one of the first three.
         subset: What is uncertain: :class:`coset.LastLayer`, :class:`coset.Subnetwork` (always with
             its full covariance) or shell patterns of tensors; ``None``: all parameters.
         tuning: How the prior's precisions and unknown noise are found; ``None`` keeps them.
@@ -185,7 +187,7 @@ class _Part:
         return flat if self.columns is None else flat[self.columns.index]
 
     def groups(self, problem: Problem, settings: ByEvidence) -> Groups:
-        rows = isinstance(self.curvature, KFAC)
+        rows = isinstance(plain(self.curvature), KFAC)
         found = group_weights(problem, self.layout, settings.groups, rows=rows)
         return found if self.columns is None else self.columns.groups(found)
 
@@ -287,7 +289,7 @@ def _first(curvature: Curvature, problem: Problem, settings: ByEvidence) -> Curv
     gaussian = isinstance(problem.likelihood, GaussianNoise)
     if gaussian or settings.hessian != "tangent" or settings.steps == 0:
         return curvature
-    return replace(curvature, corrected=False) if isinstance(curvature, KFAC) else curvature
+    return uncorrected(curvature)
 
 
 def _unknown_noise(problem: Problem) -> bool:

@@ -1,0 +1,123 @@
+"""Curvature from random combinations of the columns of the output Hessian's root."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coset.bayes.likelihood import Likelihood
+from coset.bayes.problem import Problem
+from coset.curvature.kfac import KFAC
+from coset.curvature.measure import UNCUT, Curvature, Cuts, Measured
+from coset.errors import CosetError
+from coset.vocabulary import Weights
+from coset.weights.layout import Layout
+
+
+@dataclass(frozen=True)
+class MonteCarloFisher:
+    """Another curvature with a few random columns instead of one a class and pixel.
+
+    The exact output Hessian is ``B = R Rᵀ``; with random signs ``e`` the one column ``R e`` has
+    ``E (R e)(R e)ᵀ = B``, so that every quantity that is linear in ``B`` is unbiased: the full
+    matrix, the diagonal, the two factors of KFAC and, because each pass draws anew, the diagonal
+    in their eigenbasis.  Signs of all columns at once vary less than labels drawn from the
+    predictions, which leave a network that is sure of its data with nothing most of the time.
+    The cost of a pass is ``draws`` backward passes, however many classes and pixels there are.
+
+    Attributes:
+        inner: The structure: :class:`coset.KFAC`, :class:`coset.Full` or
+            :class:`coset.DiagonalOnly`.
+        draws: Random columns of each example.
+        seed: Of the signs; equal seeds give equal curvatures.
+
+    >>> MonteCarloFisher(draws=2).inner == KFAC()
+    True
+    """
+
+    inner: Curvature = field(default_factory=KFAC)
+    draws: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.draws < 1:
+            raise CosetError(f"got {self.draws} draws", "needed at least one")
+
+    def build(
+        self,
+        problem: Problem,
+        weights: Weights,
+        layout: Layout,
+        *,
+        outputs: Tensor | None = None,
+        previous: Measured | None = None,
+        cuts: Cuts = UNCUT,
+    ) -> Measured:
+        """Measures the curvature."""
+        # after an earlier pass the signs must not be those that made its eigenvectors
+        generator = torch.Generator().manual_seed(self.seed + (previous is not None))
+        drawn = problem.with_likelihood(SignedColumns(problem.likelihood, self.draws, generator))
+        return self.inner.build(
+            drawn, weights, layout, outputs=outputs, previous=previous, cuts=cuts
+        )
+
+
+@dataclass(frozen=True)
+class SignedColumns:
+    """A likelihood whose Hessian is seen through random columns; else it is the inner one."""
+
+    inner: Likelihood
+    draws: int
+    generator: torch.Generator
+
+    def sampled_columns(self, outputs: Tensor) -> Iterator[Tensor]:
+        """Columns ``R e / √draws``, each in the shape of the outputs, for all pixels at once."""
+        root = self.inner.hessian_root(outputs.detach())  # n pixels c r
+        for _ in range(self.draws):
+            signs = torch.randint(
+                2, (*root.shape[:-2], root.shape[-1], 1), generator=self.generator
+            ).to(root)
+            column = (root @ (2 * signs - 1)).squeeze(-1) / self.draws**0.5
+            yield column.movedim(-1, 1)
+
+    def log_prob(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
+        """Of the inner likelihood."""
+        return self.inner.log_prob(outputs, targets)
+
+    def hessian(self, outputs: Tensor) -> Float[Tensor, "n *pixels c c"]:
+        """Of the inner likelihood, exact."""
+        return self.inner.hessian(outputs)
+
+    def hessian_root(self, outputs: Tensor) -> Float[Tensor, "n *pixels c r"]:
+        """Of the inner likelihood, exact."""
+        return self.inner.hessian_root(outputs)
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """Of the inner likelihood."""
+        return self.inner.mean(outputs)
+
+    def noise_variance(self, outputs: Tensor) -> Tensor | None:
+        """Of the inner likelihood."""
+        return self.inner.noise_variance(outputs)
+
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        """As the inner likelihood does."""
+        self.inner.check(outputs, targets)
+
+
+def plain(curvature: Curvature) -> Curvature:
+    """The structure without its sampling.
+
+    >>> plain(MonteCarloFisher()) == KFAC()
+    True
+    """
+    return curvature.inner if isinstance(curvature, MonteCarloFisher) else curvature
+
+
+def uncorrected(curvature: Curvature) -> Curvature:
+    """KFAC without its correction, sampled or not; any other structure as it is."""
+    if isinstance(curvature, MonteCarloFisher):
+        return replace(curvature, inner=uncorrected(curvature.inner))
+    return replace(curvature, corrected=False) if isinstance(curvature, KFAC) else curvature
