@@ -70,7 +70,12 @@ def reference_loop(
             found[name] = order
         if not improved:
             break
-    return group.act(Element(found, group.identity().scales), weights)
+    moved = dict(weights)
+    for factor in group.permutations:
+        for site in factor.sites:
+            tensor = moved[site.tensor]
+            moved[site.tensor] = tensor.index_select(site.digits[0], found[factor.name])
+    return moved
 
 
 def peer(ours: nn.Module, theirs: nn.Module, example: Tensor) -> tuple[float, float, nn.Module]:

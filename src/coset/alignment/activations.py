@@ -16,7 +16,7 @@ from coset.alignment.by_weights import (
     begin_at,
     rescaled_if_it_helps,
 )
-from coset.alignment.plans import lone_signs, make_plans
+from coset.alignment.plans import lone_signs
 from coset.alignment.read_points import ReadPoint, find_read_points
 from coset.errors import CosetError
 from coset.symmetry.action import region
@@ -168,7 +168,7 @@ def _solve(
     shapes = {name: tuple(tensor.shape) for name, tensor in to.items()}
     small = SymmetryGroup(factors, signs, shapes=shapes)
     by = ByWeights(scales="keep")
-    _, outcome = ascend(by, small, make_plans(small), units, to, generator)
+    _, outcome = ascend(by, small, units, to, generator)
     return seen, outcome
 
 

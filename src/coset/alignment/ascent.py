@@ -7,15 +7,16 @@ others are solved together with them, and signs are solved along with permutatio
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from coset.alignment.assignment import best_permutations
+from coset.alignment.assignment import Matrix, best_permutations
 from coset.alignment.gains import Allowed, GainTable, Part, combine, sign_choices
 from coset.alignment.plans import (
     MOST_SIGNS,
@@ -318,6 +319,20 @@ class Ascent:
                 scale_tensor_(tensor, 0, scales, False)
             new[name] = tensor.contiguous()
         return new
+
+    def glance(self, name: str, side: int) -> Iterator[Matrix]:
+        """Some numbers of each unit in ``to`` (0) or the weights (1): different if units are."""
+        weights = self.aligned if side else self.to
+        for term in sorted(self.plans[name].terms, key=lambda term: -term.features):
+            yield term.unfold(weights[term.site.tensor])[..., 0].cpu().numpy()
+
+    def rows(self, name: str) -> tuple[Float[Tensor, "b h f"], Float[Tensor, "b h f"]]:
+        """All numbers of each unit, in ``to`` and in the aligned weights."""
+        return self.table.rows(name)
+
+    def reorder(self, name: str, order: Int[Tensor, " h"]) -> None:
+        """Moves units of one factor."""
+        self.apply(self.plans[name], Move({name: order}, {}, 0.0, 0.0))
 
     def apply(self, plan: Plan, move: Move) -> None:
         """Does a move."""

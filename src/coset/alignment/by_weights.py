@@ -1,6 +1,6 @@
 """Matching by weights: ``max <to, aligned>`` over the group."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -8,7 +8,9 @@ from typing import Literal
 import torch
 
 from coset.alignment.ascent import Ascent
-from coset.alignment.plans import STATISTICS, Plan, acted_on, make_plans
+from coset.alignment.axes import axes_of
+from coset.alignment.plain import PlainAscent
+from coset.alignment.plans import STATISTICS, acted_on, make_plans
 from coset.alignment.scales import fit_scales, spread, stretching, with_scales
 from coset.alignment.ties import settle_ties
 from coset.errors import CosetError
@@ -73,42 +75,50 @@ class ByWeights:
         generator: torch.Generator,
     ) -> Outcome:
         """The element found for weights that were checked."""
-        return solve(self, group, make_plans(group), weights, to, generator)
+        return solve(self, group, weights, to, generator)
 
 
 def solve(
     by: ByWeights,
     group: SymmetryGroup,
-    plans: Mapping[str, Plan],
     weights: Weights,
     to: Weights,
     generator: torch.Generator,
 ) -> Outcome:
-    """Permutations and signs, and scales where they are asked for or help much.
-
-    ``plans`` may be shared by many calls.
-    """
+    """Permutations and signs, and scales where they are asked for or help much."""
     names = acted_on(group)
     source, target = _working(weights, names), _working(to, names)
     if by.scales == "match":
-        return _rescaled(by, group, plans, source, target, generator)[0]
-    best, outcome = ascend(by, group, plans, source, target, generator)
+        return _rescaled(by, group, source, target, generator)[0]
+    best, outcome = ascend(by, group, source, target, generator)
     if by.scales == "keep" or not stretching(group):
         return outcome
     before = _distance(best.aligned, target)
     trial = fit_scales(group, best.aligned, target, most=4)
     helps = 2 * _distance(trial.weights, target) < before
     if helps or spread(group, source, target) > _SUSPICIOUS:
-        other, after = _rescaled(by, group, plans, source, target, generator, before)
+        other, after = _rescaled(by, group, source, target, generator, before)
         return other if 2 * after < before else outcome
     return outcome
 
 
-def begin_at(group: SymmetryGroup, weights: Weights, to: Weights, element: Element) -> Ascent:
+def begin(
+    group: SymmetryGroup, to: Weights, aligned: Weights, element: Element
+) -> Ascent | PlainAscent:
+    """An ascent from weights that an element has led to: the lean one where it will do."""
+    axes = axes_of(group)
+    if axes is None or any(w.device.type != "cpu" for w in aligned.values()):
+        return Ascent(group, make_plans(group), to, aligned, element)
+    return PlainAscent(group, axes, to, aligned, element)
+
+
+def begin_at(
+    group: SymmetryGroup, weights: Weights, to: Weights, element: Element
+) -> Ascent | PlainAscent:
     """An ascent from where an element has taken the weights."""
     names = acted_on(group)
     aligned = group.act(element, weights)
-    return Ascent(group, make_plans(group), _working(to, names), _working(aligned, names), element)
+    return begin(group, _working(to, names), _working(aligned, names), element)
 
 
 def rescaled_if_it_helps(
@@ -130,7 +140,6 @@ def rescaled_if_it_helps(
 def _rescaled(
     by: ByWeights,
     group: SymmetryGroup,
-    plans: Mapping[str, Plan],
     source: Weights,
     target: Weights,
     generator: torch.Generator,
@@ -144,7 +153,7 @@ def _rescaled(
     """
     level = fit_scales(group, source, None, most=6, tolerance=1e-2)
     other = fit_scales(group, target, None, most=6, tolerance=1e-2)
-    best, outcome = ascend(by, group, plans, level.weights, other.weights, generator)
+    best, outcome = ascend(by, group, level.weights, other.weights, generator)
     last = fit_scales(group, best.aligned, target, most=6)
     if 2 * _distance(last.weights, target) >= limit:
         return outcome, torch.inf
@@ -157,28 +166,23 @@ def _rescaled(
 def ascend(
     by: ByWeights,
     group: SymmetryGroup,
-    plans: Mapping[str, Plan],
     source: Weights,
     target: Weights,
     generator: torch.Generator,
-) -> tuple[Ascent, Outcome]:
+) -> tuple[Ascent | PlainAscent, Outcome]:
     """The best of all runs over permutations and signs."""
-    identity = group.identity()
-
-    def begin() -> Ascent:
-        return Ascent(group, plans, target, source, identity)
-
-    best = begin()
+    identity, names = group.identity(), list(make_plans(group))
+    best = begin(group, target, source, identity)
     floor = best.objective()
     if by.anchored:
         best.anchored_start()
-    sweeps = best.sweep(list(plans), most=by.sweeps)
+    sweeps = best.sweep(names, most=by.sweeps)
     value = best.objective()
     extra = by.restarts + int(by.anchored and value < floor)
     for _ in range(extra):
-        order = torch.randperm(len(plans), generator=generator).tolist()
-        run = begin()
-        count = run.sweep([list(plans)[k] for k in order], most=by.sweeps)
+        order = torch.randperm(len(names), generator=generator).tolist()
+        run = begin(group, target, source, identity)
+        count = run.sweep([names[k] for k in order], most=by.sweeps)
         if run.objective() > value:
             best, value, sweeps = run, run.objective(), count
     ties = settle_ties(best)

@@ -1,6 +1,7 @@
 """Units that can be exchanged at no cost: counted, and put back near their old places."""
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -8,12 +9,33 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coset.alignment.ascent import Ascent, Move
-from coset.alignment.gains import combine
 from coset.alignment.plans import Plan
 
 
-def settle_ties(ascent: Ascent) -> int:
+class Settled(Protocol):
+    """What is asked of an ascent when ties are settled."""
+
+    plans: Mapping[str, Plan]
+
+    @property
+    def permutations(self) -> Mapping[str, Tensor]:
+        """For each factor the unit that is in each place."""
+        ...
+
+    def glance(self, name: str, side: int) -> Iterator[NDArray[np.floating[Any]]]:
+        """Some numbers of each unit in ``to`` (0) or the weights (1): different if units are."""
+        ...
+
+    def rows(self, name: str) -> tuple[Float[Tensor, "b h f"], Float[Tensor, "b h f"]]:
+        """All numbers of each unit, in ``to`` and in the aligned weights."""
+        ...
+
+    def reorder(self, name: str, order: Int[Tensor, " h"]) -> None:
+        """Moves units of one factor."""
+        ...
+
+
+def settle_ties(ascent: Settled) -> int:
     """Puts units that have equals nearest to their old places, and counts them.
 
     Two units are equal if all numbers compared agree: in the weights (two dead units) or in the
@@ -22,41 +44,46 @@ def settle_ties(ascent: Ascent) -> int:
     """
     count = 0
     for name, plan in ascent.plans.items():
-        candidates = _exchangeable(ascent, plan)
+        if not plan.terms:
+            continue
+        candidates = _exchangeable(ascent, name)
         if not bool(candidates.any()):
             continue
         tied = torch.zeros_like(candidates)
-        for rows in ascent.table.rows(name):
+        for rows in ascent.rows(name):
             for copy in range(plan.copies):
                 tied[copy] |= _equal_to_another(rows[copy], candidates[copy])
         count += int(tied.sum())
         if plan.copies == 1 and not plan.children and not plan.curved:
             for side in range(2):
-                _return_home(ascent, plan, ascent.table.rows(name)[side][0], tied[0])
+                _return_home(ascent, name, ascent.rows(name)[side][0], tied[0])
     return count
 
 
-def _exchangeable(ascent: Ascent, plan: Plan) -> Bool[Tensor, "b h"]:
-    """Units that may have an equal: equal units have equal sums of gains."""
-    gains = combine(ascent.table.own(plan.factor.name), len(plan.signs))
-    found = np.zeros((plan.copies, plan.factor.size), dtype=bool)
-    if gains is not None:
-        matrix = gains.at((1,) * gains.signs)
-        scale = max(matrix.max(), -matrix.min())
-        for axis in (-1, -2):
-            rounding = plan.factor.size**0.5 * ascent.precision * scale
-            found |= _repeated(matrix.sum(axis), rounding)
-    return torch.from_numpy(found)
+def _exchangeable(ascent: Settled, name: str) -> Bool[Tensor, "b h"]:
+    """Units that may have an equal, on either side: those that agree at a glance."""
+    sides = []
+    for side in range(2):
+        columns = ascent.glance(name, side)
+        alike = _repeated(next(columns))
+        while alike.any() and (column := next(columns, None)) is not None:
+            alike &= _repeated(column)
+        sides.append(alike)
+    return torch.from_numpy(sides[0] | sides[1])
 
 
-def _repeated(sums: NDArray[np.floating[Any]], tolerance: float) -> NDArray[np.bool_]:
-    """Which entries of each row have another one near them."""
-    order = sums.argsort(-1)
-    near = np.diff(np.take_along_axis(sums, order, -1), axis=-1) <= tolerance
-    found = np.zeros(sums.shape, dtype=bool)
-    pad = np.zeros((len(sums), 1), dtype=bool)
-    either = np.concatenate([near, pad], -1) | np.concatenate([pad, near], -1)
-    np.put_along_axis(found, order, either, -1)
+def _repeated(values: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
+    """Which entries of each row occur more than once.
+
+    >>> _repeated(np.array([[3.0, 1.0, 3.0]])).tolist()
+    [[True, False, True]]
+    """
+    found = np.zeros(values.shape, dtype=bool)
+    ordered = np.sort(values, -1)
+    if (ordered[:, 1:] == ordered[:, :-1]).any():
+        for row, value in zip(found, values, strict=True):
+            _, label, count = np.unique(value, return_inverse=True, return_counts=True)
+            row[:] = count[label] > 1
     return found
 
 
@@ -73,12 +100,11 @@ def _classes(rows: Float[Tensor, "h f"], among: Bool[Tensor, " h"]) -> Int[Tenso
 
 
 def _return_home(
-    ascent: Ascent, plan: Plan, rows: Float[Tensor, "h f"], tied: Bool[Tensor, " h"]
+    ascent: Settled, name: str, rows: Float[Tensor, "h f"], tied: Bool[Tensor, " h"]
 ) -> None:
     """Among units with equal rows, leaves as many as possible where they were."""
     if not bool(tied.any()):
         return
-    name = plan.factor.name
     places = tied.nonzero().squeeze(-1)
     labels = _classes(rows, tied)
     before = ascent.permutations[name]
@@ -88,7 +114,7 @@ def _return_home(
         after[own] = _homecoming(own, before[own])
     if not torch.equal(after, before):
         order = before.argsort()[after]
-        ascent.apply(plan, Move({name: order}, {}, 0.0, 0.0))
+        ascent.reorder(name, order)
 
 
 def _homecoming(places: Int[Tensor, " k"], units: Int[Tensor, " k"]) -> Int[Tensor, " k"]:
