@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.batches import Data, as_batches
-from coset.bayes.likelihood import Categorical, GaussianNoise, Likelihood
+from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.multivariate import MultivariateNoise
 from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
@@ -18,6 +17,7 @@ from coset.curvature.sampled import plain, uncorrected
 from coset.curvature.structures import Full
 from coset.curvature.tangent import Tangent, tangent_of
 from coset.errors import CosetError
+from coset.inference.doubts import examine
 from coset.inference.matrix_free.fit import fit_matrix_free
 from coset.inference.noise_covariance import fit_whitened
 from coset.inference.precisions.grouping import Groups, group_weights, prior_of
@@ -29,7 +29,6 @@ from coset.posterior.families import FitReport
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.linearised import Linearised
 from coset.posterior.links import TopDifference
-from coset.posterior.shrinkage import best_shrinkage
 from coset.posterior.tangent_samples import TangentSamples
 from coset.vocabulary import Progress, Weights
 from coset.weights.layout import Layout
@@ -39,9 +38,6 @@ Subset = str | tuple[str, ...] | LastLayer | Subnetwork | None
 
 _RULE = Linearised(link=TopDifference())
 """The link that measured best: it keeps the most probable class and ignores common shifts."""
-
-_DOUBT = 0.1
-"""How far training confidence may lie below training accuracy before a fit warns."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +123,7 @@ class Laplace:
                 at_mode=settings.mean != "network",
             )
         tell(0.9, "checks")
-        checked = _shrunk(posterior, problem, settings.validation)
+        checked = examine(posterior, problem, settings.validation, _RULE.link)
         tell(1.0, "done")
         return checked
 
@@ -320,41 +316,3 @@ def _cuts(layout: Layout, labels: Tensor) -> Cuts:
         if not bool((flat == bias.unsqueeze(1)).all()):
             separate.add(name)
     return Cuts(frozenset(separate), frozenset(rows))
-
-
-def _shrunk(posterior: Gaussian, problem: Problem, validation: "Data | None") -> Gaussian:
-    """With validation data, the best multiple of the covariance; without, a look at the fit."""
-    likelihood = posterior.report.likelihood or problem.likelihood
-    if validation is None:
-        warnings = _doubts(posterior, problem, likelihood)
-        report = replace(posterior.report, warnings=(*posterior.report.warnings, *warnings))
-        return replace(posterior, report=report)
-    held_out = as_batches(validation)
-    replace(problem, train=held_out).check()
-    factor = best_shrinkage(posterior, problem.network, likelihood, held_out, _RULE.link)
-    diagnostics = {**posterior.report.diagnostics, "shrinkage": factor}
-    report = replace(posterior.report, diagnostics=diagnostics)
-    # a covariance of exactly zero has no root to sample with
-    covariance = scale(posterior.covariance, max(factor, 1e-12))
-    return replace(posterior, covariance=covariance, report=report)
-
-
-def _doubts(posterior: Gaussian, problem: Problem, likelihood: Likelihood) -> list[str]:
-    """Whether the predictions on training data are far less sure than they are right."""
-    if not isinstance(likelihood, Categorical):
-        return []
-    inputs, targets = next(iter(problem.train))
-    if problem.network.apply(problem.network.weights, inputs[:1]).dim() != 2:
-        return []
-    predictions = _RULE(
-        posterior, problem.network, likelihood, inputs, generator=torch.Generator()
-    ).mean
-    confidence = float(predictions.amax(1).mean())
-    accuracy = float((predictions.argmax(1) == targets).double().mean())
-    if confidence > accuracy - _DOUBT:
-        return []
-    return [
-        f"on training data the predictions are right in {accuracy:.0%} of the cases and sure to "
-        f"{confidence:.0%} on average: the network may be under-confident, and added variance "
-        "would hurt; give ByEvidence(validation=…)"
-    ]

@@ -1,0 +1,70 @@
+"""Whether a posterior is too wide for its network: by held-out data, or by a look at the training.
+
+Added variance makes predictions less sure.  That helps a network that is too sure of itself, which
+most networks trained to a small loss are, and hurts one that is not sure enough already.
+"""
+
+from dataclasses import replace
+
+from coset.bayes.batches import Data, as_batches
+from coset.bayes.likelihood import Categorical
+from coset.bayes.problem import Problem
+from coset.linalg import scale
+from coset.posterior.gaussian import Gaussian
+from coset.posterior.links import Link
+from coset.posterior.shrinkage import best_shrinkage
+
+_GAP = 0.08
+"""How far training confidence may lie below training accuracy before a fit warns."""
+
+_EXAMPLES = 2000
+"""Training data that are looked at."""
+
+
+def examine(
+    posterior: Gaussian, problem: Problem, validation: "Data | None", link: Link
+) -> Gaussian:
+    """With validation data, the best multiple of the covariance; without, a look at the fit.
+
+    Args:
+        posterior: As the evidence has it.
+        problem: Network, likelihood and training data.
+        validation: Held-out data.
+        link: With which it will predict.
+    """
+    report = posterior.report
+    likelihood = report.likelihood or problem.likelihood
+    if validation is None:
+        return replace(
+            posterior,
+            report=replace(report, warnings=(*report.warnings, *_doubts(posterior, problem))),
+        )
+    held_out = as_batches(validation)
+    replace(problem, train=held_out).check()
+    factor = best_shrinkage(posterior, problem.network, likelihood, held_out, link)
+    report = replace(report, diagnostics={**report.diagnostics, "shrinkage": factor})
+    # a covariance of exactly zero has no root to sample with
+    covariance = scale(posterior.covariance, max(factor, 1e-12))
+    return replace(posterior, covariance=covariance, report=report)
+
+
+def _doubts(posterior: Gaussian, problem: Problem) -> list[str]:
+    """A network that is right on its training data more often than it is sure."""
+    if not isinstance(problem.likelihood, Categorical):
+        return []
+    weights, seen = posterior.centre(problem.network), 0
+    confidence = accuracy = 0.0
+    for inputs, targets in problem.train:
+        probabilities = problem.network.apply(weights, inputs).softmax(1)
+        confidence += float(probabilities.amax(1).double().mean()) * len(targets)
+        accuracy += float((probabilities.argmax(1) == targets).double().mean()) * len(targets)
+        seen += len(targets)
+        if seen >= _EXAMPLES:
+            break
+    if (accuracy - confidence) / seen <= _GAP:
+        return []
+    return [
+        f"on training data the network is right in {accuracy / seen:.0%} of the cases and sure to "
+        f"{confidence / seen:.0%} on average: it may be under-confident, and added variance would "
+        "hurt; give ByEvidence(validation=…)"
+    ]
