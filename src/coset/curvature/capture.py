@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from coset.curvature.maps import LinearMap, Pair
 from coset.curvature.readers import READERS
@@ -35,6 +35,19 @@ class Recorded:
     maps: Mapping[tuple[str, ...], list[LinearMap]]
     edges: Mapping[tuple[str, ...], list[GradientEdge]]
     foreign: Mapping[str, str]
+
+    @property
+    def own(self) -> tuple[str, ...] | None:
+        """The block whose outputs are those of the network, one vector an example."""
+        if self.outputs.dim() != 2 or not self.outputs.requires_grad:
+            return None
+        last, plain = get_gradient_edge(self.outputs), self.outputs.detach()
+        for names, edges in self.edges.items():
+            if len(edges) == 1 and edges[0] == last:
+                left = self.maps[names][0].left(plain)
+                same = left.data_ptr() == plain.data_ptr()  # u is the gradient as it is
+                return names if same and left.shape[1:3] == (1, 1) else None
+        return None
 
     def gradients(self, cotangent: Tensor) -> dict[tuple[str, ...], list[Tensor]]:
         """Of the outputs of every map, for one direction in the network's outputs."""

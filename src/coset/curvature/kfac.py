@@ -28,6 +28,7 @@ from coset.curvature.measure import (
     recordings,
     squares,
 )
+from coset.curvature.output_hessian import along, summed
 from coset.errors import CosetError
 from coset.linalg import BlockDiagonal, Kronecker
 from coset.vocabulary import Weights
@@ -93,16 +94,22 @@ class KFAC:
     ) -> Measured:
         sums: dict[tuple[str, ...], _Moments] = {}
         blocks: list[Block] = []
+        start = 0
         for recorded, columns in recordings(problem, weights, layout, outputs, cuts.separate):
             if not blocks:
                 blocks = blocks_of(recorded, layout)
                 self._check_memory(blocks)
-                sums = {
-                    block.names: _Moments(block, recorded, self.approximation) for block in blocks
-                }
-            for column in columns:
+                sums = {b.names: _Moments(b, recorded, self.approximation) for b in blocks}
+            at = _here(recorded, outputs, start)
+            start += len(at)
+            own = recorded.own
+            if own is not None:
+                count = column_count(problem.likelihood, at)
+                sums[own].add_own(recorded.maps[own][0], summed(problem.likelihood, at), at, count)
+            for column in columns if own is None or len(blocks) > 1 else ():
                 for names, found in recorded.gradients(column).items():
-                    sums[names].add(recorded.maps[names], found)
+                    if names != own:
+                        sums[names].add(recorded.maps[names], found)
             for moments in sums.values():
                 moments.flush()
         operators = [
@@ -152,6 +159,12 @@ class _Moments:
             self._flush_right()
             self._right = right
         self._repeats += 1
+
+    def add_own(self, use: LinearMap, moment: Tensor, at: Tensor, columns: int) -> None:
+        """Adds all columns of a batch for the layer whose outputs are the network's."""
+        self.examples += columns * len(at)
+        self._batch += moment
+        self._right, self._repeats = use.right(at), columns
 
     def flush(self) -> None:
         """Ends a batch."""
@@ -226,17 +239,32 @@ def _correct(
         blocks[names] = block
     tables = {names: torch.zeros_like(block.table) for names, block in blocks.items()}
     bases: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
-    rows = _rows_at_a_time(problem, weights, layout, separate)
+    rows, start = _rows_at_a_time(problem, weights, layout, separate), 0
     for recorded, columns in recordings(problem, weights, layout, outputs, separate, rows=rows):
         if not bases:
             bases = {names: _basis(block, recorded.outputs) for names, block in blocks.items()}
-        while some := list(islice(columns, _SIDE_BY_SIDE)):
+        at = _here(recorded, outputs, start)
+        start += len(at)
+        own = recorded.own
+        if own is not None:
+            right = _along(recorded.maps[own][0].right(at), bases[own][1])[:, 0, 0]
+            sizes = along(problem.likelihood, at, bases[own][0][0])
+            tables[own] += (sizes.mT @ right.square()).double()
+        others = {names: basis for names, basis in bases.items() if names != own}
+        while others and (some := list(islice(columns, _SIDE_BY_SIDE))):
             found = [recorded.gradients(column) for column in some]
-            for names, basis in bases.items():
+            for names, basis in others.items():
                 pairs = [pair_of(recorded.maps[names], part.pop(names)) for part in found]
                 tables[names] += turned_squares(pairs, *basis).double()
     corrected = tuple(replace(block, table=tables[names]) for names, block in blocks.items())
     return Measured(BlockDiagonal(corrected, operator.order), previous.layers)
+
+
+def _here(recorded: Recorded, outputs: Tensor | None, start: int) -> Tensor:
+    """Where the output Hessian of a recorded run is taken."""
+    if outputs is None:
+        return recorded.outputs.detach()
+    return outputs[start : start + len(recorded.outputs)]
 
 
 def _basis(block: Kronecker, like: Tensor) -> tuple[Tensor, Tensor]:

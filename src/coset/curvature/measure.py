@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from coset.bayes.likelihood import Likelihood
+from coset.bayes.likelihood import Categorical, Likelihood
 from coset.bayes.problem import Problem
 from coset.curvature.capture import Recorded, record
 from coset.curvature.maps import Pair, outer
@@ -108,7 +108,7 @@ def columns(likelihood: Likelihood, outputs: Tensor) -> Iterator[Tensor]:
     if isinstance(likelihood, SampledColumns):
         yield from likelihood.sampled_columns(outputs)
         return
-    root = likelihood.hessian_root(outputs.detach())
+    root = _root(likelihood, outputs.detach())
     if outputs.dim() == 2:
         yield from root.unbind(-1)
         return
@@ -126,7 +126,21 @@ def column_count(likelihood: Likelihood, outputs: Tensor) -> int:
     if isinstance(likelihood, SampledColumns):
         return likelihood.draws
     pixels = outputs[0, 0].numel()
-    return int(likelihood.hessian_root(outputs[:1].detach()).shape[-1]) * pixels
+    return int(_root(likelihood, outputs[:1].detach()).shape[-1]) * pixels
+
+
+def _root(likelihood: Likelihood, outputs: Tensor) -> Float[Tensor, "n *pixels c r"]:
+    """A root of the output Hessian with as few columns as it has ranks.
+
+    For classes ``R √π = 0``, so a reflection that takes ``√π`` to the last axis leaves a column of
+    zeros there, which is dropped: one backward pass less.
+    """
+    root = likelihood.hessian_root(outputs)
+    if not isinstance(likelihood, Categorical) or root.shape[-1] < 2:
+        return root
+    sizes = outputs.movedim(1, -1).softmax(-1).sqrt()
+    share = sizes[..., :-1] / (1 + sizes[..., -1:])
+    return root[..., :-1] - root[..., -1:] * share.unsqueeze(-2)
 
 
 def recordings(
