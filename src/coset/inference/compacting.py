@@ -111,9 +111,10 @@ def by_likelihood(
         )
         changed = 0
         for k, aligned in enumerate(moved(group, now, members)):
-            own = Marginals(aligned, {name: w.square() for name, w in aligned.items()})
+            double = {name: w.double() for name, w in aligned.items()}
+            own = Marginals(double, {name: w.square() for name, w in double.items()})
             found = solve_gaussians(by, group, own, to, generator=generator).element
-            if _density(group.act(found, aligned), to) > _density(aligned, to) + _PRECISION:
+            if _density(group.act(found, double), to) > _density(double, to) + _PRECISION:
                 elements[k] = group.compose(elements[k], found)
                 changed += 1
         if not changed:
@@ -124,7 +125,7 @@ def by_likelihood(
 def _density(weights: Weights, to: Marginals) -> float:
     """The log-density without constants."""
     return sum(
-        float((weights[name].double() * mean + weights[name].double() ** 2 * to.std[name]).sum())
+        float((weights[name] * mean + weights[name].square() * to.std[name]).sum())
         for name, mean in to.mean.items()
     )
 

@@ -39,9 +39,6 @@ from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Progress, Weights
 from coset.weights.stacking import members_of, stack, unstack
 
-_MEMBERS = 32
-"""Draws kept where batch-norm statistics have to be taken from the data for each."""
-
 _EXAMPLES = 5000
 """Training inputs that covariances are taken from."""
 
@@ -67,6 +64,8 @@ class RebasedGaussian:
         by_outputs: Whether weights that read the data are compared by the outputs they cause on
             the training inputs (:class:`ByCovariance`), so that those of inputs that are always
             zero have no say; in place of ``align``.
+        members: Draws kept where there are batch-norm statistics, which have to be taken from
+            the data for each.
     """
 
     inner: Method = field(default_factory=DeepEnsemble)
@@ -77,12 +76,14 @@ class RebasedGaussian:
     per_unit: bool = False
     samples: int = 100
     by_outputs: bool = False
+    members: int = 32
 
     def __post_init__(self) -> None:
-        if self.rank < 0 or self.rounds < 1 or self.samples < 2:
+        if self.rank < 0 or self.rounds < 1 or self.samples < 2 or self.members < 1:
             raise CosetError(
-                f"got a rank of {self.rank}, {self.rounds} rounds and {self.samples} samples",
-                "needed a rank of 0 or more, a round and two samples at least",
+                f"got a rank of {self.rank}, {self.rounds} rounds, {self.samples} samples and "
+                f"{self.members} members",
+                "needed a rank of 0 or more, a round, two samples and a member at least",
             )
         if self.reference not in ("mean", "first", "gaussian"):
             raise CosetError(
@@ -220,7 +221,7 @@ class RebasedGaussian:
             gaussian = diagonal(samples, fixed, report)
         if not fixed:
             return gaussian
-        drawn = gaussian.sample(_MEMBERS, generator=generator)
+        drawn = gaussian.sample(self.members, generator=generator)
         return Samples(refresh_statistics(problem, drawn), report=report)
 
     def _report(
