@@ -46,7 +46,10 @@ from coset.bayes import as_batches
 from coset.linalg import cast, inverse, shift
 from coset.posterior.output_moments import output_moments
 
-SETS = ("mnist", "fashion_mnist", "cifar10")
+PARTNERS = {"mnist": "fashion_mnist", "fashion_mnist": "mnist", "cifar10": "tiny_imagenet"}
+"""The data sets, and where their outliers come from."""
+
+SETS = tuple(PARTNERS)
 NETWORKS = ("mlp", "cnn", "resnet", "fixup")
 SEEDS = (0, 1, 2)
 TRAIN, HELD_OUT, TEST, OUTLIERS, EPOCHS = 1000, 250, 500, 250, 20
@@ -70,7 +73,7 @@ def split_of(name: str, network: str, seed: int) -> Split:
     generator = torch.Generator().manual_seed(1000 + seed)
     rows = torch.randperm(len(whole.train_inputs), generator=generator)[: TRAIN + HELD_OUT]
     others = torch.randperm(len(whole.test_inputs), generator=generator)[:TEST]
-    partner = data.outliers_for(whole).test_inputs
+    partner = data.outliers_for(whole, PARTNERS[name]).test_inputs
     strange = partner[torch.randperm(len(partner), generator=generator)[:OUTLIERS]]
     inputs = whole.train_inputs[rows]
     mean, std = inputs[:TRAIN].mean(), inputs[:TRAIN].std()
