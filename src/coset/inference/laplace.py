@@ -12,7 +12,7 @@ from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
 from coset.curvature.kfac import KFAC
 from coset.curvature.matrix_free import MatrixFree
-from coset.curvature.measure import Curvature, Cuts, Measured
+from coset.curvature.measure import Curvature, Measured
 from coset.curvature.sampled import plain, uncorrected
 from coset.curvature.structures import Full
 from coset.curvature.tangent import Tangent, tangent_of
@@ -20,7 +20,7 @@ from coset.errors import CosetError
 from coset.inference.doubts import examine
 from coset.inference.matrix_free.fit import fit_matrix_free
 from coset.inference.noise_covariance import fit_whitened
-from coset.inference.precisions.grouping import Groups, group_weights, prior_of
+from coset.inference.precisions.grouping import Groups, cuts_of, group_weights, prior_of
 from coset.inference.precisions.tuning import ByEvidence, Tuner
 from coset.inference.subsets import Columns, LastLayer, Subnetwork
 from coset.linalg import Embedded, LinearOperator, cast, inverse, scale, shift
@@ -236,7 +236,7 @@ def _untuned(problem: Problem, weights: Weights, part: _Part) -> Gaussian:
     if not bool((each > 0).all()):
         raise CosetError("got a prior precision of zero", "needed positive precisions")
     precision, labels = each.unique(return_inverse=True)
-    cuts = _cuts(part.own, labels)
+    cuts = cuts_of(part.own, labels)
     measured = part.curvature.build(problem, weights, part.own, cuts=cuts)
     spectrum = spectrum_of(measured.operator, labels, len(precision))
     fit = sum(
@@ -263,7 +263,7 @@ def _tuned(
     learn = _unknown_noise(problem)
     unit = problem.with_likelihood(GaussianNoise(1.0)) if learn else problem
     groups = part.groups(problem, settings)
-    cuts = _cuts(part.own, groups.labels)
+    cuts = cuts_of(part.own, groups.labels)
     measured = _first(part.curvature, unit, settings).build(unit, weights, part.own, cuts=cuts)
     tell(0.4, "evidence")
     tangent = part.tangent(unit, weights)
@@ -297,22 +297,3 @@ def _residual_noise(problem: Problem, weights: Weights) -> GaussianNoise:
     pairs = [(problem.network.apply(weights, x), y) for x, y in problem.train]
     outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
     return GaussianNoise().estimate(outputs, targets)
-
-
-def _cuts(layout: Layout, labels: Tensor) -> Cuts:
-    """Where weights and bias, or rows of weights, have different precisions."""
-    tables = layout.unflatten(labels)
-    separate, rows = set(), set()
-    for name, table in tables.items():
-        prefix, _, last = name.rpartition(".")
-        bias = tables.get(f"{prefix}.bias" if prefix else "bias")
-        if table.dim() < 2:
-            continue
-        flat = table.flatten(1)
-        if not bool((flat == flat[0, 0]).all()):
-            rows.add(name)
-        if last == "bias" or bias is None or len(bias) != len(table):
-            continue
-        if not bool((flat == bias.unsqueeze(1)).all()):
-            separate.add(name)
-    return Cuts(frozenset(separate), frozenset(rows))

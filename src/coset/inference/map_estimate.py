@@ -6,7 +6,9 @@ import torch
 
 from coset.bayes.batches import Data
 from coset.bayes.problem import Problem
+from coset.errors import CosetError
 from coset.inference.checkpoint import Checkpoint
+from coset.inference.precisions.learnt import Learner, Learnt, teller
 from coset.inference.training.loop import train_stack
 from coset.inference.training.members import member_seeds, report_of, starting_points
 from coset.inference.training.optimisers import Adam, Optimiser
@@ -34,6 +36,8 @@ class MaximumAPosteriori:
             returned, and learnt noise is measured on them.
         patience: Epochs without a lower validation loss after which training stops.
         checkpoint: Where a long run is written down, to be taken up again.
+        precision: :class:`Learnt`: the prior's precisions are found while the network trains, by
+            its marginal likelihood.  ``None``: the prior stays as it is given.
     """
 
     optimiser: Optimiser = field(default_factory=Adam)
@@ -44,13 +48,29 @@ class MaximumAPosteriori:
     validation: "Data | None" = None
     patience: int = 10
     checkpoint: Checkpoint | None = field(default=None, repr=False)
+    precision: Learnt | None = None
 
     def __post_init__(self) -> None:
-        _ = self.recipe  # refuses what cannot be trained with
+        self._settings()  # refuses what cannot be trained with
+        if self.precision is not None and self.checkpoint is not None:
+            raise CosetError(
+                "got learnt precisions and a checkpoint",
+                "needed one of them: a record does not hold a prior that changes",
+                "leave out checkpoint=…",
+            )
 
     @property
     def recipe(self) -> Recipe:
-        """The settings as the training loop reads them."""
+        """The settings as the training loop reads them, for methods that train several."""
+        if self.precision is not None:
+            raise CosetError(
+                "got a training with learnt precisions as the base of another method",
+                "needed one whose prior stays",
+                "learn them by a training of its own first, and give its prior to fit(prior=…)",
+            )
+        return self._settings()
+
+    def _settings(self) -> Recipe:
         return Recipe(
             self.optimiser,
             self.schedule,
@@ -82,8 +102,20 @@ class MaximumAPosteriori:
         """
         (seed,) = member_seeds(1, generator)
         starts = starting_points(problem, start, [seed])
+        recipe = self._settings()
+        learner = None
+        if self.precision is not None:
+            tell = teller(progress, recipe.passes(problem.train.size))
+            learner = Learner(self.precision, problem, self.optimiser, tell)
         trained = train_stack(
-            problem, starts, self.recipe, [seed], progress=progress, checkpoint=self.checkpoint
+            problem,
+            starts,
+            recipe,
+            [seed],
+            progress=progress,
+            on_epoch=None if learner is None else learner.after_epoch,
+            checkpoint=self.checkpoint,
         )
         weights = {name: tensor[0] for name, tensor in trained.weights.items()}
-        return PointMass(weights, report_of(trained))
+        report = report_of(trained)
+        return PointMass(weights, report if learner is None else learner.report(trained, report))

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
+from coset.curvature.measure import Cuts
 from coset.errors import CosetError
 from coset.symmetry.discover import discover
 from coset.symmetry.elements import ScaleInvariance
@@ -68,6 +69,25 @@ def _compact(tensor: Tensor) -> float | Tensor:
         if bool((tensor == first).all()):
             tensor = first
     return float(tensor) if tensor.numel() == 1 else tensor.clone()
+
+
+def cuts_of(layout: Layout, labels: Tensor) -> Cuts:
+    """Where weights and bias, or rows of weights, have different precisions."""
+    tables = layout.unflatten(labels)
+    separate, rows = set(), set()
+    for name, table in tables.items():
+        prefix, _, last = name.rpartition(".")
+        bias = tables.get(f"{prefix}.bias" if prefix else "bias")
+        if table.dim() < 2:
+            continue
+        flat = table.flatten(1)
+        if not bool((flat == flat[0, 0]).all()):
+            rows.add(name)
+        if last == "bias" or bias is None or len(bias) != len(table):
+            continue
+        if not bool((flat == bias.unsqueeze(1)).all()):
+            separate.add(name)
+    return Cuts(frozenset(separate), frozenset(rows))
 
 
 def group_weights(problem: Problem, layout: Layout, grouping: Grouping, *, rows: bool) -> Groups:
