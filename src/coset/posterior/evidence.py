@@ -48,6 +48,13 @@ class Table:
         else:
             total.index_add_(0, self.group, terms)
 
+    def spread_squares(self, terms: Float[Tensor, " k"], total: Float[Tensor, " g"]) -> None:
+        """The same for the squares of the terms."""
+        if isinstance(self.group, int):
+            total[self.group] += torch.dot(terms, terms)  # one pass, nothing kept
+        else:
+            self.spread(terms.square(), total)
+
 
 @dataclass(frozen=True)
 class Spectrum:
@@ -97,7 +104,8 @@ class Spectrum:
         for table in self.tables:
             kept = table.values / (table.values + table.gather(precision))
             table.spread(kept, gamma)
-            table.spread(kept * (kept - 1), slope)
+            table.spread_squares(kept, slope)
+        slope -= gamma  # Σ k² - Σ k, before what is not given by eigenvalues is added
         for operator, labels in self.rest:
             flat = precision[labels]
             gamma.index_add_(0, labels, 1 - flat * diagonal(inverse(shift(operator, flat))))
@@ -115,25 +123,28 @@ class Spectrum:
 
 def spectrum_of(operator: LinearOperator, labels: Int[Tensor, " p"], groups: int) -> Spectrum:
     """Prepares a curvature for many evaluations with different precisions."""
-    sizes = torch.bincount(labels, minlength=groups).double()
+    single = groups == 1  # then nobody has to look at the labels
+    sizes = labels.new_tensor([len(labels)]) if single else torch.bincount(labels, minlength=groups)
     tables: list[Table] = []
     rest: list[tuple[LinearOperator, Tensor]] = []
-    for part, own in _parts(operator, labels):
-        constant = groups == 1 or bool((own == own[0]).all())
+    for part, own in _parts(operator, labels, single):
+        constant = single or bool((own == own[0]).all())
         values = _eigenvalues(part) if constant else None
         if isinstance(part, Diagonal):
             values = part.entries
         if values is None:
             rest.append((part, own))
         else:
-            group = int(own[0]) if constant else own
+            group = 0 if single else (int(own[0]) if constant else own)
             tables.append(Table(values.double().flatten().clamp_min(0), group))
-    return Spectrum(tuple(tables), tuple(rest), sizes)
+    return Spectrum(tuple(tables), tuple(rest), sizes.double())
 
 
-def _parts(operator: LinearOperator, labels: Tensor) -> list[tuple[LinearOperator, Tensor]]:
+def _parts(
+    operator: LinearOperator, labels: Tensor, single: bool
+) -> list[tuple[LinearOperator, Tensor]]:
     if isinstance(operator, BlockDiagonal):
-        own = labels[operator.order].split(operator.sizes)
+        own = (labels if single else labels[operator.order]).split(operator.sizes)
         return list(zip(operator.blocks, own, strict=True))
     return [(operator, labels)]
 
@@ -168,7 +179,7 @@ def best_precision(
         spectrum: The curvature.
         norms: ``|θ_g|²``.
         start: First guess; it is also the answer for a group without curvature.
-        tolerance: Largest last change of a ``log λ``.
+        tolerance: Of a ``log λ``.
         sweeps: At most so many.
     """
     low, high = bounds(spectrum)
@@ -185,7 +196,8 @@ def best_precision(
         fresh = torch.where(alive, fresh.clamp(low, high.clamp_min(1e-300)), start)
         change = float((fresh / precision).log().abs().max())
         precision = fresh
-        if change < tolerance:
+        # what a Newton step leaves is of the order of the square of that step
+        if (change if spectrum.rest else change**2) < tolerance:
             break
     return precision
 
