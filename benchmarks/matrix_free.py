@@ -5,13 +5,13 @@ every weight uncertain: the g-prior, two updates of one precision, conjugate gra
 images.  Printed are CPU seconds of each iteration and step, peak memory, what was found, and the
 same for one round with 16 samples.  COSET_DATA names a folder with (a part of) CIFAR-10.
 
-    python benchmarks/matrix_free.py [resnet18] [resnet50] [sixteen]
+    python benchmarks/matrix_free.py [resnet18] [resnet50] [sixteen] [number of images]
 """
 
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from timing import chosen, peak_memory_of
@@ -45,8 +45,8 @@ class Case:
 
 
 CASES = {
-    "resnet18": Case("ResNet-18", resnet18, 128, 4, 2, 0.1, 24),
-    "resnet50": Case("ResNet-50", resnet50, 64, 2, 2, 0.1, 24),
+    "resnet18": Case("ResNet-18", resnet18, 200, 4, 2, 0.1, 12),
+    "resnet50": Case("ResNet-50", resnet50, 100, 2, 2, 0.1, 12),
     "sixteen": Case("ResNet-50, one round", resnet50, 16, 16, None, 0.9, 8),
 }
 
@@ -117,5 +117,6 @@ def run(case: Case) -> None:
 
 
 if __name__ == "__main__":
-    for name in chosen(list(CASES), sys.argv[1:]):
-        run(CASES[name])
+    numbers = [int(word) for word in sys.argv[1:] if word.isdigit()]
+    for name in chosen(list(CASES), [word for word in sys.argv[1:] if not word.isdigit()]):
+        run(replace(CASES[name], images=numbers[0]) if numbers else CASES[name])

@@ -53,7 +53,7 @@ def run(folder, solver, kind="classes", kill=None, seed=0, samples=3):
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 def test_a_killed_run_goes_on_bit_for_bit(kind, solver, tmp_path):
     whole, calls = run(None, solver, kind)
-    for kill in range(2, len(calls), max(1, len(calls) // 3)):
+    for kill in range(2, len(calls), max(1, len(calls) // 2)):
         folder = tmp_path / str(kill)
         with pytest.raises(Killed):
             run(folder, solver, kind, kill)

@@ -27,6 +27,9 @@ from coset.vocabulary import Progress
 _SPAN, _JUMP = 1e8, 100.0
 """How far a precision may go from its start in all, and in one update."""
 
+_NEWTON_STEPS, _INNER = 60, 12
+"""Newton steps to the mode at most, and iterations of conjugate gradients in each."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -99,15 +102,16 @@ class Loop:
         self._say(state, "mode")
         rough = rough or rough_curvature(self.solver, self.model, state.curved)
         tangent = self.model.at(float(state.noise))
-        gaussian = not self.refresh
+        newton = self.mean == "newton"
         found = tangent.find_mode(
             self.model.flat(state.precision),
             self.model.form,
-            start=self.model.network_point() if self.mean == "newton" else _point(state),
+            start=self.model.network_point() if newton else _point(state),
             preconditioner=self._near(state, rough).inverse,
             tolerance=max(self.solver.tolerance**2, 1e-14),
-            steps=1 if self.mean == "newton" else (20 if gaussian else 5),
-            iterations=self.solver.iterations,
+            # short inner runs: what the next step promises to gain decides whether there is one
+            steps=1 if newton else _NEWTON_STEPS,
+            iterations=self.solver.iterations if newton else _INNER,
         )
         if self.mean != "network":
             state = replace(state, mode=found.flat, outputs=found.outputs)
