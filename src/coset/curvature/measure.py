@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.func import vjp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from coset.bayes.likelihood import Categorical, Likelihood
 from coset.bayes.problem import Problem
@@ -274,7 +275,9 @@ def rows_by_example(
 
     stacked = torch.stack(list(cotangents), dim=1)
     try:
-        rows: Tensor = vmap(single)(inputs, stacked)
+        # fused attention has no rule for vmap, and no second derivative
+        with sdpa_kernel(SDPBackend.MATH):
+            rows: Tensor = vmap(single)(inputs, stacked)
     except RuntimeError:
         return _rows_in_turn(network, weights, layout, inputs, stacked)
     return rows

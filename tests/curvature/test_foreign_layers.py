@@ -1,0 +1,89 @@
+"""Layers that KFAC does not know: refused by name, and right with every choice that is left."""
+
+import pytest
+import torch
+from curvature_networks import brute_jacobian
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from coset import (
+    KFAC,
+    CosetError,
+    DiagonalOnly,
+    Full,
+    Laplace,
+    LastLayer,
+    LowRank,
+    Subnetwork,
+    fit,
+    functionalise,
+)
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+class Sequences(nn.Module):
+    """A layer over time, an average, and a head."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.head = inner, nn.Linear(4, 3)
+
+    def forward(self, x):
+        if isinstance(self.inner, nn.MultiheadAttention):
+            found = self.inner(x, x, x, need_weights=False)
+        else:
+            found = self.inner(x)
+        outputs = found[0] if isinstance(found, tuple) else found
+        return self.head(outputs.mean(1))
+
+
+LAYERS = {
+    "attention": (lambda: nn.MultiheadAttention(4, 2, batch_first=True), "in_proj_weight"),
+    "encoder": (lambda: nn.TransformerEncoderLayer(4, 2, 6, batch_first=True), "in_proj_weight"),
+    "lstm": (lambda: nn.LSTM(4, 4, batch_first=True), "weight_ih_l0"),
+    "gru": (lambda: nn.GRU(4, 4, batch_first=True), "weight_ih_l0"),
+    "recurrent": (lambda: nn.RNN(4, 4, batch_first=True), "weight_ih_l0"),
+}
+
+
+@pytest.fixture(params=LAYERS)
+def sequences(request):
+    build, name = LAYERS[request.param]
+    module = Sequences(build()).eval()
+    return module, (torch.randn(6, 5, 4), torch.arange(6) % 3), name
+
+
+def test_kronecker_factors_are_refused_with_the_choices_left(sequences):
+    module, data, name = sequences
+    with pytest.raises(CosetError, match=name) as caught:
+        fit(module, data, method=Laplace(KFAC()))
+    for choice in ("Full()", "DiagonalOnly()", "subset="):
+        assert choice in str(caught.value)
+
+
+@pytest.mark.parametrize("recipe", [Full(), DiagonalOnly(), LowRank(4)], ids=repr)
+def test_other_structures_are_right(sequences, recipe):
+    module, data, _ = sequences
+    predictor = fit(module, data, method=Laplace(recipe, tuning=None))
+    network = functionalise(module)
+    with sdpa_kernel(SDPBackend.MATH):  # fused attention has no rule for the brute force
+        jacobian = brute_jacobian(network, network.layout, data[0])
+    covariance = predictor.posterior.covariance.matmat(torch.eye(network.layout.size))
+    expected = jacobian @ covariance @ jacobian.mT
+    torch.testing.assert_close(predictor(data[0]).covariance, expected)
+    inner = torch.linalg.inv(covariance) - torch.eye(network.layout.size)
+    exact = torch.einsum(
+        "ncp,ncd,ndq->pq", jacobian, predictor.likelihood.hessian(module(data[0])), jacobian
+    )
+    if isinstance(recipe, Full):
+        torch.testing.assert_close(inner, exact.detach(), atol=1e-6, rtol=1e-6)
+    if isinstance(recipe, DiagonalOnly):
+        torch.testing.assert_close(inner.diagonal(), exact.diagonal().detach())
+
+
+@pytest.mark.parametrize("subset", [LastLayer(), "head.*", Subnetwork(10)], ids=repr)
+def test_parts_are_right(sequences, subset):
+    module, data, _ = sequences
+    predictor = fit(module, data, method=Laplace(subset=subset))
+    assert predictor(data[0]).covariance.isfinite().all()
