@@ -13,6 +13,7 @@ from coset.linalg import scale
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.links import Link
 from coset.posterior.shrinkage import best_shrinkage
+from coset.posterior.tangent_samples import TangentSamples
 
 _GAP = 0.08
 """How far training confidence may lie below training accuracy before a fit warns."""
@@ -22,8 +23,11 @@ _EXAMPLES = 2000
 
 
 def examine(
-    posterior: Gaussian, problem: Problem, validation: "Data | None", link: Link
-) -> Gaussian:
+    posterior: Gaussian | TangentSamples,
+    problem: Problem,
+    validation: "Data | None",
+    link: Link,
+) -> Gaussian | TangentSamples:
     """With validation data, the best multiple of the covariance; without, a look at the fit.
 
     Args:
@@ -43,12 +47,14 @@ def examine(
     replace(problem, train=held_out).check()
     factor = best_shrinkage(posterior, problem.network, likelihood, held_out, link)
     report = replace(report, diagnostics={**report.diagnostics, "shrinkage": factor})
+    if isinstance(posterior, TangentSamples):
+        return replace(posterior.shrunk(factor), report=report)
     # a covariance of exactly zero has no root to sample with
     covariance = scale(posterior.covariance, max(factor, 1e-12))
     return replace(posterior, covariance=covariance, report=report)
 
 
-def _doubts(posterior: Gaussian, problem: Problem) -> list[str]:
+def _doubts(posterior: Gaussian | TangentSamples, problem: Problem) -> list[str]:
     """A network that is right on its training data more often than it is sure."""
     if not isinstance(problem.likelihood, Categorical):
         return []

@@ -95,7 +95,7 @@ class Laplace:
         if isinstance(self.curvature, MatrixFree):
             layout = self._sampled_layout(problem)
             fixed = _others(layout, weights, start)
-            return fit_matrix_free(
+            sampled = fit_matrix_free(
                 problem,
                 weights,
                 layout,
@@ -105,6 +105,9 @@ class Laplace:
                 tell=tell,
                 fixed=fixed,
             )
+            if self.tuning is None:
+                return sampled
+            return examine(sampled, problem, self.tuning.validation, _RULE.link)
         gaussian = isinstance(problem.likelihood, MultivariateNoise) and self.tuning is not None
         unknown = gaussian or _unknown_noise(problem)
         unit = problem.with_likelihood(GaussianNoise(1.0)) if unknown else problem

@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from coset.bayes.batches import as_batches
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
 from coset.curvature.jacobian import Jacobian
@@ -23,7 +22,6 @@ from coset.inference.matrix_free.state import Record, digest
 from coset.inference.precisions.grouping import Groups, group_weights, prior_of
 from coset.inference.precisions.tuning import ByEvidence
 from coset.posterior.families import FitReport
-from coset.posterior.shrinkage import best_shrinkage
 from coset.posterior.tangent_samples import TangentSamples
 from coset.vocabulary import Progress, Weights
 from coset.weights.layout import Layout
@@ -75,8 +73,6 @@ def fit_matrix_free(
     model = _with_features(model, curvature, tell)
     found = _loop(model, curvature, solver, settings, tell)
     posterior = replace(_posterior(found, model, settings, noise), fixed=fixed or {})
-    if settings is not None and settings.validation is not None:
-        posterior = _shrunk(posterior, problem, settings)
     tell(1.0, "done")
     return posterior
 
@@ -178,16 +174,6 @@ def _doubts(found: Found, model: Model) -> list[str]:
         f"{len(off)} of {len(found.effective)} groups switched off (the data say nothing of "
         f"them): {listed}"
     ]
-
-
-def _shrunk(posterior: TangentSamples, problem: Problem, settings: ByEvidence) -> TangentSamples:
-    """The best multiple of the covariance for held-out data."""
-    assert settings.validation is not None
-    likelihood = posterior.report.likelihood or problem.likelihood
-    factor = best_shrinkage(posterior, problem.network, likelihood, as_batches(settings.validation))
-    diagnostics = {**posterior.report.diagnostics, "shrinkage": factor}
-    report = replace(posterior.report, diagnostics=diagnostics)
-    return replace(posterior.shrunk(factor), report=report)
 
 
 def _tangent(problem: Problem, weights: Weights, layout: Layout) -> Tangent:
