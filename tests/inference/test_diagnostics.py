@@ -76,5 +76,6 @@ def test_good_numbers_give_no_warning_and_bad_ones_one_each():
         "effective_draws_functions": 20.0,
         "divergences": 3.0,
         "energy_fraction": 0.1,
+        "cut_off": 0.9,
     }
-    assert len(warnings_of(bad)) == 5
+    assert len(warnings_of(bad)) == 6

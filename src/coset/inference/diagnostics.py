@@ -19,7 +19,7 @@ from coset.posterior.predict import apply_members
 _PARAMETERS, _INPUTS = 256, 16
 """Weights and inputs, evenly spread, on which convergence is measured."""
 
-R_HAT, EFFECTIVE, ENERGY = 1.05, 100.0, 0.3
+R_HAT, EFFECTIVE, ENERGY, CUT_OFF = 1.05, 100.0, 0.3, 0.5
 """Worse than these is reported as a warning."""
 
 
@@ -162,14 +162,18 @@ def warnings_of(found: Mapping[str, float]) -> list[str]:
     ['not converged: predictions have an R-hat of 1.20, more than 1.05; run longer chains']
     """
     told = []
-    for space, word in (("functions", "predictions"), ("weights", "weights")):
-        hat = found.get(f"r_hat_{space}", 1.0)
-        if not hat <= R_HAT:
-            reason = "" if space == "functions" else " (chains may differ by a symmetry)"
-            told.append(
-                f"not converged: {word} have an R-hat of {hat:.2f}, more than {R_HAT}{reason}; "
-                "run longer chains"
-            )
+    hat = found.get("r_hat_functions", 1.0)
+    if not hat <= R_HAT:
+        told.append(
+            f"not converged: predictions have an R-hat of {hat:.2f}, more than {R_HAT}; "
+            "run longer chains"
+        )
+    hat = found.get("r_hat_weights", 1.0)
+    if not hat <= R_HAT:
+        told.append(
+            f"weights have an R-hat of {hat:.2f}, more than {R_HAT}: chains may differ by a "
+            "symmetry, so look at them after alignment; predictions do not notice symmetries"
+        )
     if found.get("effective_draws_functions", EFFECTIVE) < EFFECTIVE:
         effective = found["effective_draws_functions"]
         told.append(
@@ -179,6 +183,11 @@ def warnings_of(found: Mapping[str, float]) -> list[str]:
         told.append(
             f"{found['divergences']:.0f} divergent trajectories: the step size is too large "
             "for some places; raise target_acceptance"
+        )
+    if found.get("cut_off", 0.0) > CUT_OFF:
+        told.append(
+            f"{found['cut_off']:.0%} of the trajectories were cut off before they turned; "
+            "raise max_depth"
         )
     if found.get("energy_fraction", 1.0) < ENERGY:
         told.append(

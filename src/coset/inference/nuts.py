@@ -37,12 +37,12 @@ class NUTS:
         checkpoint: Where a long run is written down, to be taken up again.
     """
 
-    max_depth: int = 8
+    max_depth: int = 7
     step_size: float | None = None
     target_acceptance: float = 0.8
     adapt_mass: bool = True
-    warmup: int = 300
-    draws: int = 300
+    warmup: int = 150
+    draws: int = 150
     thinning: int = 1
     chains: int = 4
     checkpoint: Checkpoint | None = field(default=None, repr=False)
@@ -81,5 +81,5 @@ class NUTS:
             "energy": begin.hamiltonian(mass),
             "divergent": tree.divergent.to(acceptance),
             "leapfrog_steps": tree.leaves,
-            "cut_off": (tree.leaves >= 2**self.max_depth - 1).to(acceptance),
+            "cut_off": tree.growing.to(acceptance),
         }

@@ -40,7 +40,8 @@ class SGHMC:
     Attributes:
         step_size: ``h``; ``None``: from the largest curvature ``λ`` found during the burn-in,
             ``h²λ ≤ ½`` and such that batches add about 10 % to the variance.
-        friction: ``α``, the share of the velocity lost in a step.
+        friction: ``α``, the share of the velocity lost in a step.  Less crosses slow directions
+            sooner, but lets more of the noise of batches in, and so asks for smaller steps.
         temperature: ``T``; one is the posterior, less a cold one.
         schedule: Cycles in place of burn-in, draws and thinning.
         burn_in: Steps before the first that is kept.
@@ -52,12 +53,12 @@ class SGHMC:
     """
 
     step_size: float | None = None
-    friction: float = 0.1
+    friction: float = 0.05
     temperature: float = 1.0
     schedule: Cyclical | None = None
-    burn_in: int = 1000
+    burn_in: int = 2000
     draws: int = 250
-    thinning: int = 20
+    thinning: int = 50
     chains: int = 4
     batch_size: int = 256
     checkpoint: Checkpoint | None = field(default=None, repr=False)

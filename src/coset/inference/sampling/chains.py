@@ -15,6 +15,9 @@ from coset.vocabulary import Progress
 
 _SECONDS_BETWEEN_REPORTS = 0.25
 
+_FORM = 2
+"""Of the states in checkpoints; those of another form are refused."""
+
 
 class Chains(Protocol):
     """What every state of a kernel has."""
@@ -142,7 +145,7 @@ def run(
     begin = 0
     if checkpoint is not None:
         # torch's own state of the seed tells runs of different seeds apart
-        facts = {**facts, "seed": int(generator.initial_seed())}
+        facts = {**facts, "form": _FORM, "seed": int(generator.initial_seed())}
         earlier = read(checkpoint, facts)
         if earlier is not None:
             state, begin = refill(state, earlier.tensors), earlier.step

@@ -32,6 +32,10 @@ class Point:
 
 def choose(which: Bool[Tensor, " m"], yes: Point, no: Point) -> Point:
     """One of two points, chain by chain."""
+    if bool(which.all()):  # most often: no copies
+        return yes
+    if not bool(which.any()):
+        return no
     rows = which[:, None]
     return Point(
         torch.where(rows, yes.positions, no.positions),

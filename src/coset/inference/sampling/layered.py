@@ -144,12 +144,14 @@ class LayeredLoss:
             return self._recorded[chains]
         programs: dict[int, Program] = {}
         parts = []
-        for part in torch.arange(len(self.inputs)).split(self.rows):
-            inputs, across = self.inputs[part], columns(self.targets[part])
+        for inputs, few in zip(
+            self.inputs.split(self.rows), self.targets.split(self.rows), strict=True
+        ):
+            across, size = columns(few), len(few)
             targets = across.expand(chains, *across.shape)
-            if len(part) not in programs:
-                programs[len(part)] = record(self._evaluate, (positions, inputs, targets))
-            parts.append((inputs, targets, programs[len(part)]))
+            if size not in programs:
+                programs[size] = record(self._evaluate, (positions, inputs, targets))
+            parts.append((inputs, targets, programs[size]))
         return self._recorded.setdefault(chains, parts)
 
     @cached_property

@@ -193,7 +193,10 @@ class _Bound:
         """One step of all chains."""
         state = self._looked(state, number, generator)
         step = self.sizes(state, number)
-        found = self.batches(number, state.positions, state.buffers)
+        if self.batches.steps == 1 and self.exact.loss is not None:  # all data, the faster way
+            found = self.exact(state.positions, state.buffers)
+        else:
+            found = self.batches(number, state.positions, state.buffers)
         require_finite(found.energy, found.gradient, where=f"at step {number + 1}")
         noise = torch.randn(
             state.positions.shape,

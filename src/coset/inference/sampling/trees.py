@@ -121,7 +121,9 @@ def _next_leaf(
     uniform: Float[Tensor, " m"],
 ) -> Tree:
     going = half.growing
+    everywhere = bool(going.all())
     point = choose(going, leapfrog(energy, half.right, step, inverse_mass), half.right)
+    momenta = half.momenta + point.momenta
     error = (point.hamiltonian(inverse_mass) - total).nan_to_num(nan=torch.inf)
     log_weight = torch.logaddexp(half.log_weight, -error)
     taken = going & (uniform.log() < -error - log_weight)
@@ -130,7 +132,7 @@ def _next_leaf(
         half,
         right=point,
         chosen=choose(taken, point, half.chosen),
-        momenta=torch.where(going[:, None], half.momenta + point.momenta, half.momenta),
+        momenta=momenta if everywhere else torch.where(going[:, None], momenta, half.momenta),
         log_weight=torch.where(going, log_weight, half.log_weight),
         acceptance=half.acceptance + torch.where(going, acceptance_of(error), 0.0),
         leaves=half.leaves + going,
