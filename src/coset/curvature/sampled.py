@@ -23,10 +23,10 @@ class MonteCarloFisher:
     The exact output Hessian is ``B = R Rᵀ``; with random signs ``e`` the one column ``R e`` has
     ``E (R e)(R e)ᵀ = B``, so that every quantity that is linear in ``B`` is unbiased: the full
     matrix, the diagonal, the two factors of KFAC and, because each pass draws anew, the diagonal
-    in their eigenbasis.  Labels drawn from the predictions, the other common choice, leave a network
-    that is sure of its data with next to nothing most of the time; there signs vary far less (for
-    a network that is sure of nothing they vary more, about twice in a test).  The cost of a pass is
-    ``draws`` backward passes, however many classes and pixels there are.
+    in their eigenbasis.  Labels drawn from the predictions are right on average too,
+    but those of a network that is sure of its data are its own most of the time, with a gradient
+    of almost zero.  The cost of a pass is ``draws`` backward passes, however many classes and
+    pixels there are.
 
     Attributes:
         inner: The structure: :class:`coset.KFAC`, :class:`coset.Full` or
