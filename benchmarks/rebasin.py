@@ -21,7 +21,7 @@ from scipy.optimize import linear_sum_assignment
 from timing import chosen, medians, peak_memory_of
 from torch import Tensor, nn
 
-from coset import ByWeights, discover, match, match_many, models, stack, weights_of
+from coset import ByWeights, discover, match, match_many, models, stack, unstack, weights_of
 from coset.alignment.plans import matched_tensors
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
@@ -186,9 +186,18 @@ def run_many(count: int = 100) -> None:
     for name, tensor in moved.items():
         noise = torch.randn(tensor.shape, generator=generator)
         moved[name] = tensor + 0.3 * tensor.std() * noise
-    begin = time.perf_counter()
-    result = match_many(group, moved, by=KEEP)
-    seconds = time.perf_counter() - begin
+    members = unstack(moved)
+    rest = members[1:]
+    seconds = {}
+    ways: dict[str, Callable[[], object]] = {
+        "match": lambda: [match(group, w, to=members[0], by=KEEP) for w in rest],
+        "plain loop": lambda: [reference_loop(group, w, members[0]) for w in rest],
+        "match_many": lambda: match_many(group, moved, by=KEEP),
+    }
+    for way, call in ways.items():
+        begin = time.process_time()
+        result = call()
+        seconds[way] = time.process_time() - begin
     frame = result.frame
     first = group.compose(_member(element, 0), _member(frame.element, 0)).permutations
     agree = sum(
@@ -201,8 +210,11 @@ def run_many(count: int = 100) -> None:
         )
         for k in range(count)
     )
-    print(f"many: {count} MLPs in {seconds:.1f} s, {len(frame.moved)} rounds, ", end="")
-    print(f"{agree} of {count} in the planted frame, objective {float(result.objective[-1]):.1f}")
+    others = ", ".join(f"{way} {seconds[way]:.1f} s" for way in ("match", "plain loop"))
+    print(
+        f"many: {count} MLPs in {seconds['match_many']:.1f} s, {len(frame.moved)} rounds, ", end=""
+    )
+    print(f"{agree} of {count} in the planted frame; each to the first: {others}")
 
 
 def _member(element: Element, k: int) -> Element:

@@ -4,7 +4,16 @@ import pytest
 import torch
 from tests.alignment.reference import group_of, inner, network, permutations_only, random_weights
 
-from coset import CosetError, stack, unstack, weights_of
+from coset import (
+    ByActivations,
+    ByCovariance,
+    BySinkhorn,
+    ByStraightThrough,
+    CosetError,
+    stack,
+    unstack,
+    weights_of,
+)
 from coset.alignment.by_weights import ByWeights
 from coset.alignment.many import match_many, match_stream
 
@@ -114,3 +123,30 @@ def test_bad_stacks_are_refused(zoo):
     bad = [members[0], {**members[1], "0.bias": members[1]["0.bias"] * torch.inf}]
     with pytest.raises(CosetError, match=r"member 1 with 7 numbers in '0\.bias'"):
         match_stream(group, bad)
+
+
+def test_every_way_of_matching_streams(zoo):
+    """Planted frames come back whichever way units are compared."""
+    group, _, members = zoo
+    net = network(5, 7, 6, 3)
+    inputs = torch.randn(64, 5, generator=torch.Generator().manual_seed(0)).double()
+    targets = torch.arange(64) % 3
+    ways = [
+        ByWeights(scales="canonical"),
+        ByWeights(scales="mass"),
+        ByActivations(net, inputs),
+        ByCovariance(net, inputs),
+        BySinkhorn(steps=20),
+        ByStraightThrough(net, (inputs, targets), steps=2),
+    ]
+    wanted = match_stream(group, members).mean
+    for by in ways:
+        frame = match_stream(group, members, by=by)
+        for name, tensor in wanted.items():
+            torch.testing.assert_close(frame.mean[name], tensor, rtol=1e-6, atol=1e-9)
+
+
+def test_what_cannot_match_is_refused(zoo):
+    group, _, members = zoo
+    with pytest.raises(CosetError, match="method solve"):
+        match_stream(group, members, by="weights")

@@ -154,6 +154,17 @@ def test_scales_are_matched_or_kept(generator):
     torch.testing.assert_close(kept.weights, moved)
 
 
+@pytest.mark.parametrize("scales", ["canonical", "mass"])
+def test_gauges_undo_rescalings(scales, generator):
+    """Twins under permutations and scales meet in either gauge and come back exactly."""
+    net = network(4, 6, 5, 2, activation=nn.ReLU)
+    group = group_of(net, 4)
+    own = random_weights(weights_of(net), generator)
+    moved = group.act(group.sample(generator=generator), own)
+    result = match(group, moved, to=own, by=ByWeights(scales=scales))
+    torch.testing.assert_close(result.weights, own, rtol=1e-7, atol=1e-9)
+
+
 def test_automatic_scales_are_kept_between_unrelated_networks(generator):
     """The published objective: brute force over permutations alone, on a ReLU network."""
     net = network(3, 5, 2, activation=nn.ReLU)
@@ -247,6 +258,8 @@ def test_bad_input_is_named(which, generator):
 def test_impossible_options_are_refused():
     with pytest.raises(CosetError, match="restarts=-1"):
         ByWeights(restarts=-1)
+    with pytest.raises(CosetError, match="needed one of automatic"):
+        ByWeights(scales="none")
 
 
 def test_nothing_is_changed_in_place(generator):

@@ -3,20 +3,25 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
 from coset.alignment.ascent import Ascent
 from coset.alignment.axes import axes_of
 from coset.alignment.plain import PlainAscent
-from coset.alignment.plans import STATISTICS, acted_on, make_plans
+from coset.alignment.plans import STATISTICS, acted_on, make_plans, remembered
+from coset.alignment.result import member_of
 from coset.alignment.scales import fit_scales, spread, stretching, with_scales
 from coset.alignment.ties import settle_ties
 from coset.errors import CosetError
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
+from coset.symmetry.removing.canonical import canonical_form
+from coset.symmetry.removing.mass import minimise_mass
 from coset.vocabulary import Weights
+
+Scales = Literal["automatic", "match", "keep", "canonical", "mass"]
 
 _SUSPICIOUS = 0.25
 """Difference of sorted log-scales (root mean square) from which units are compared rescaled too."""
@@ -52,14 +57,20 @@ class ByWeights:
             scale, and the result has the scales of ``to``.  ``"keep"``: only permutations and
             signs, as published.  ``"automatic"``: as ``"match"`` where that at least halves the
             squared distance (networks that differ by a rescaling), else as ``"keep"``.
+            ``"canonical"`` and ``"mass"``: both networks are compared in their canonical form or
+            at their smallest mass, and the result has the scales that lead ``to`` back from there.
     """
 
     restarts: int = 0
     anchored: bool = True
     sweeps: int = 100
-    scales: Literal["automatic", "match", "keep"] = "automatic"
+    scales: Scales = "automatic"
 
     def __post_init__(self) -> None:
+        if self.scales not in get_args(Scales):
+            raise CosetError(
+                f"got scales={self.scales!r}", f"needed one of {', '.join(get_args(Scales))}"
+            )
         if self.restarts < 0 or self.sweeps < 1:
             raise CosetError(
                 f"got restarts={self.restarts} and sweeps={self.sweeps}",
@@ -86,6 +97,8 @@ def solve(
     generator: torch.Generator,
 ) -> Outcome:
     """Permutations and signs, and scales where they are asked for or help much."""
+    if by.scales in ("canonical", "mass"):
+        return _gauged(by, group, weights, to, generator)
     names = acted_on(group)
     source, target = _working(weights, names), _working(to, names)
     if by.scales == "match":
@@ -163,6 +176,31 @@ def _rescaled(
     return replace(outcome, element=element, aligned=None), _distance(last.weights, target)
 
 
+def _gauged(
+    by: ByWeights,
+    group: SymmetryGroup,
+    weights: Weights,
+    to: Weights,
+    generator: torch.Generator,
+) -> Outcome:
+    """Compares both networks where a rule has put them on their orbits, and leads back."""
+    there = [_gauge(by.scales, group, given) for given in (weights, to)]
+    names = acted_on(group)
+    own, other = (
+        _working(group.act(element, given), names)
+        for element, given in zip(there, (weights, to), strict=True)
+    )
+    outcome = ascend(by, group, own, other, generator)[1]
+    found = group.compose(there[0], outcome.element)
+    return replace(outcome, element=group.compose(found, group.inverse(there[1])), aligned=None)
+
+
+def _gauge(rule: Scales, group: SymmetryGroup, weights: Weights) -> Element:
+    if rule == "canonical":
+        return member_of(canonical_form(group, weights).element, 0)
+    return minimise_mass(group, weights, exclude_normalised=True).element
+
+
 def ascend(
     by: ByWeights,
     group: SymmetryGroup,
@@ -171,7 +209,8 @@ def ascend(
     generator: torch.Generator,
 ) -> tuple[Ascent | PlainAscent, Outcome]:
     """The best of all runs over permutations and signs."""
-    identity, names = group.identity(), list(make_plans(group))
+    identity = remembered(group, "identity", SymmetryGroup.identity)
+    names = list(make_plans(group))
     best = begin(group, target, source, identity)
     floor = best.objective()
     if by.anchored:

@@ -13,11 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.alignment.by_weights import ByWeights
+from coset.alignment.by_weights import ByWeights, Outcome
 from coset.alignment.checks import check_weights
-from coset.alignment.match import By
+from coset.alignment.match import By, moved_by
 from coset.alignment.plans import matched_tensors
-from coset.alignment.result import transpositions_of
+from coset.alignment.result import member_of, transpositions_of
 from coset.errors import CosetError
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
@@ -46,14 +46,14 @@ class Frame:
 
     def between(self, group: SymmetryGroup, one: int, other: int) -> Element:
         """The element that takes network ``one`` to where network ``other`` was."""
-        back = group.inverse(_member(self.element, other))
-        return group.compose(_member(self.element, one), back)
+        back = group.inverse(member_of(self.element, other))
+        return group.compose(member_of(self.element, one), back)
 
     def transpositions(self) -> list[int]:
         """The number of transpositions of each network's element."""
         count = len(next(iter(self.element.permutations.values()), ()))
         return [
-            sum(transpositions_of(_member(self.element, k).permutations).values())
+            sum(transpositions_of(member_of(self.element, k).permutations).values())
             for k in range(count)
         ]
 
@@ -121,10 +121,17 @@ def match_stream(
     Args:
         group: The symmetries of the network.
         members: Anything with a length whose ``members[k]`` reads the weights of one network.
-        by: How each is matched to the mean of the others.
+        by: How each is matched to the mean of the others.  Ways other than :class:`ByWeights`
+            begin anew whenever they are called, so they go through all networks once only.
         rounds: The most rounds over all networks.
         generator: For ways that use random numbers; ``None``: a fresh one of seed 0.
     """
+    if not isinstance(by, By):
+        raise CosetError(
+            f"got by of type {type(by).__name__}",
+            "needed a way of matching with a method solve(group, weights, to, generator=...)",
+            "give ByWeights(), ByActivations(...), BySinkhorn() or ByStraightThrough(...)",
+        )
     if rounds < 1 or not len(members):
         raise CosetError(
             f"got {len(members)} networks and rounds={rounds}", "needed at least one of each"
@@ -202,30 +209,33 @@ class _Sum:
             better = self._better(aligned, target, first)
             if better is not None:
                 changed += 1
-                self.elements[k] = self.group.compose(self.elements[k], better)
-                aligned = self.group.act(self.elements[k], self.members[k])
-                self.squares[k] = self._square(aligned)
+                self.elements[k] = self.group.compose(self.elements[k], better.element)
+                aligned = moved_by(self.group, better, aligned)
+                if _stretches(better.element):
+                    self.squares[k] = self._square(aligned)
             self._add(aligned)
         return changed
 
-    def _better(self, aligned: Weights, target: Weights, first: bool) -> Element | None:
+    def _better(self, aligned: Weights, target: Weights, first: bool) -> Outcome | None:
         """What moves a network nearer to its target, if anything does."""
         by = self.by
         if isinstance(by, ByWeights) and not first:
             by = replace(by, anchored=False, restarts=0, scales="keep")  # from where it is
-        found = by.solve(self.group, aligned, target, generator=self.generator).element
+        found = by.solve(self.group, aligned, target, generator=self.generator)
+        if _moves_nothing(found.element):
+            return None
         if not isinstance(by, ByWeights) or (first and by.scales != "keep"):
             return found
         before = self._inner(aligned, target)
-        after = self._inner(self.group.act(found, aligned), target)
+        after = self._inner(moved_by(self.group, found, aligned), target)
         return found if after > before + _PRECISION * abs(before) else None
 
     def _add(self, weights: Weights, factor: float = 1.0) -> None:
         for name, tensor in weights.items():
             if name in self.group.shapes:
-                known = self.total.get(name)
-                value = tensor.double() * factor
-                self.total[name] = value if known is None else known + value
+                if name not in self.total:
+                    self.total[name] = torch.zeros_like(tensor, dtype=torch.float64)
+                self.total[name].add_(tensor, alpha=factor)
 
     def _inner(self, one: Weights, other: Weights) -> float:
         return sum(float((one[n].double() * other[n].double()).sum()) for n in self.names)
@@ -234,8 +244,13 @@ class _Sum:
         return self._inner(weights, weights)
 
 
-def _member(element: Element, k: int) -> Element:
-    return Element(
-        {name: table[k] for name, table in element.permutations.items()},
-        {name: table[k] for name, table in element.scales.items()},
-    )
+def _moves_nothing(element: Element) -> bool:
+    return all(
+        torch.equal(table, torch.arange(table.shape[-1]).expand_as(table))
+        for table in element.permutations.values()
+    ) and all(bool((table == 1).all()) for table in element.scales.values())
+
+
+def _stretches(element: Element) -> bool:
+    """Whether norms change: permutations and signs keep them."""
+    return any(bool((table.abs() != 1).any()) for table in element.scales.values())

@@ -82,7 +82,7 @@ def match(
         if stacked:
             return _each(group, source, target, by, generator)
         outcome = by.solve(group, source, target, generator=generator)
-        return measured(group, outcome, _aligned(group, outcome, source), target)
+        return measured(group, outcome, moved_by(group, outcome, source), target)
     if isinstance(target, dict) or isinstance(source, dict) or not isinstance(by, ByWeights):
         raise CosetError(
             f"got a distribution, weights of one network or {type(by).__name__}",
@@ -103,7 +103,7 @@ def _checked(
     return given, False
 
 
-def _aligned(group: SymmetryGroup, outcome: Outcome, weights: Weights) -> Weights:
+def moved_by(group: SymmetryGroup, outcome: Outcome, weights: Weights) -> Weights:
     """The weights after the element, from working copies where these have the same type."""
     moved = outcome.aligned
     if moved is None or any(moved[n].dtype != weights[n].dtype for n in moved) or group.aliases:

@@ -75,7 +75,9 @@ class PlainAscent:
         """The weights after what was found; ask for it when nothing moves any more."""
         found = dict(self._given)
         for name in self.axes.moved:
-            found[name] = torch.from_numpy(self._now(name)).reshape(found[name].shape)
+            array = self._now(name)
+            moved = torch.from_numpy(array).reshape(found[name].shape)
+            found[name] = moved.clone() if array is self._source[name] else moved
         return found
 
     def objective(self) -> float:

@@ -77,3 +77,11 @@ def transpositions_of(permutations: Mapping[str, Tensor]) -> dict[str, int]:
         name: int(sum(transpositions(row) for row in table.reshape(-1, table.shape[-1])))
         for name, table in permutations.items()
     }
+
+
+def member_of(element: Element, k: int) -> Element:
+    """One element of those along a member axis."""
+    return Element(
+        {name: table[k] for name, table in element.permutations.items()},
+        {name: table[k] for name, table in element.scales.items()},
+    )

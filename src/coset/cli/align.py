@@ -10,6 +10,7 @@ from cyclopts.validators import Number
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from coset.alignment.by_weights import Scales
     from coset.alignment.match import By
     from coset.alignment.result import Match
     from coset.symmetry.group import SymmetryGroup
@@ -26,7 +27,7 @@ def align(
     input_shape: Annotated[list[str] | None, Parameter(negative="")] = None,
     dtype: Annotated[list[Literal["float", "int"]] | None, Parameter(negative="")] = None,
     by: Literal["weights", "activations"] = "weights",
-    scales: Literal["automatic", "match", "keep"] = "automatic",
+    scales: Literal["automatic", "match", "keep", "canonical", "mass"] = "automatic",
     restarts: Annotated[int, Parameter(validator=Number(gte=0, lte=10_000))] = 0,
     data: str | None = None,
     points: Annotated[int, Parameter(validator=Number(gte=3, lte=1000))] = 25,
@@ -48,7 +49,8 @@ def align(
             Guessed from the first layer when missing.
         dtype: float, or int for token numbers; once for all inputs or once for each.
         by: What units are compared by; activations need --data.
-        scales: Whether positive scales are matched, kept, or matched where that helps much.
+        scales: Whether positive scales are matched, kept, matched where that helps much, or fixed
+            by the canonical form or the smallest mass first.
         restarts: Further random orders; the best is kept.
         data: A data set (digits, mnist, fashion_mnist, ...) or a safetensors file with inputs and
             targets: shows the barrier of the loss between the networks, before and after.
@@ -56,12 +58,31 @@ def align(
         reset_norm: Measure batch-norm statistics again at every point.
         seed: Where every random number comes from.
     """
-    from coset.errors import CosetError
-
     _check_place(out, a, b)
-    if by == "activations" and data is None:
-        raise CosetError("got --by activations without --data", "needed data to run", "give --data")
+    _check_data(by, data)
+    request = _Request(
+        a, b, model, out, input_shape or [], dtype or ["float"], by, scales, restarts, data, seed
+    )
+    _run(request, points, reset_norm)
 
+
+class _Request(NamedTuple):
+    """What was asked for."""
+
+    a: Path
+    b: Path
+    model: str
+    out: Path
+    input_shape: list[str]
+    dtype: list[Literal["float", "int"]]
+    by: str
+    scales: "Scales"
+    restarts: int
+    data: str | None
+    seed: int
+
+
+def _run(asked: _Request, points: int, reset_norm: bool) -> None:
     import torch
 
     from coset.alignment.match import match
@@ -69,23 +90,31 @@ def align(
     from coset.store import save_record
     from coset.symmetry.discover import discover
 
-    module = load_module(model).eval()
-    one, other = _read(a, module), _read(b, module)
-    inputs = read_inputs(module, input_shape or [], dtype or ["float"])
-    examples = None if data is None else _examples(data)
+    module = load_module(asked.model).eval()
+    one, other = _read(asked.a, module), _read(asked.b, module)
+    inputs = read_inputs(module, asked.input_shape, asked.dtype)
+    examples = None if asked.data is None else _examples(asked.data)
     group = discover(module, inputs)
-    generator = torch.Generator().manual_seed(seed)
-    way = _way(by, scales, restarts, module, examples)
+    generator = torch.Generator().manual_seed(asked.seed)
+    way = _way(asked, module, examples)
     result = match(group, other.weights, to=one.weights, by=way, generator=generator)
     error = _proof(module, inputs, other.weights, result.weights)
     _show(group, one.weights, other.weights, result)
     if examples is not None:
         _show_barriers(module, one.weights, other.weights, result, examples, points, reset_norm)
-    facts = {"kind": "weights", "aligned_to": a.name, "from": b.name, "model": model}
-    save_record(out, {**other.rest, **result.weights}, facts)
-    digest = hashlib.sha256(out.read_bytes()).hexdigest()
-    print(f"same function as {b.name}: largest difference {error:.1e}, relative, on random inputs")
-    print(f"{out}: sha256 {digest}")
+    facts = {
+        "kind": "weights",
+        "aligned_to": asked.a.name,
+        "from": asked.b.name,
+        "model": asked.model,
+    }
+    save_record(asked.out, {**other.rest, **result.weights}, facts)
+    digest = hashlib.sha256(asked.out.read_bytes()).hexdigest()
+    print(
+        f"same function as {asked.b.name}: largest difference {error:.1e}, relative, "
+        "on random inputs"
+    )
+    print(f"{asked.out}: sha256 {digest}")
 
 
 class _Checkpoint(NamedTuple):
@@ -139,6 +168,13 @@ def _check_place(out: Path, *sources: Path) -> None:
         raise CosetError(f"got --out {out}, which is an input", "needed another name")
 
 
+def _check_data(by: str, data: str | None) -> None:
+    from coset.errors import CosetError
+
+    if by == "activations" and data is None:
+        raise CosetError("got --by activations without --data", "needed data to run", "give --data")
+
+
 def _examples(data: str) -> "tuple[Tensor, Tensor]":
     from coset.data.datasets import load
     from coset.errors import CosetError
@@ -152,19 +188,13 @@ def _examples(data: str) -> "tuple[Tensor, Tensor]":
     return found["inputs"], found["targets"]
 
 
-def _way(
-    by: str,
-    scales: Literal["automatic", "match", "keep"],
-    restarts: int,
-    module: "nn.Module",
-    examples: "tuple[Tensor, Tensor] | None",
-) -> "By":
+def _way(asked: _Request, module: "nn.Module", examples: "tuple[Tensor, Tensor] | None") -> "By":
     from coset.alignment.activations import ByActivations
     from coset.alignment.by_weights import ByWeights
 
-    if by == "activations" and examples is not None:
+    if asked.by == "activations" and examples is not None:
         return ByActivations(module, examples[0])
-    return ByWeights(restarts=restarts, scales=scales)
+    return ByWeights(restarts=asked.restarts, scales=asked.scales)
 
 
 def _proof(

@@ -1,0 +1,93 @@
+"""The lean ascent over whole axes against the general one."""
+
+import pytest
+import torch
+from tests.alignment.reference import group_of, network, random_weights
+from tests.symmetry.cases import CASES
+from torch import nn
+
+from coset import discover, models, weights_of
+from coset.alignment.ascent import Ascent
+from coset.alignment.axes import axes_of
+from coset.alignment.plain import PlainAscent
+from coset.alignment.plans import make_plans
+
+
+def residual():
+    """Convolutions, norms with signs, a stream: every kind of whole axis."""
+    return models.resnet(depths=(2, 1), widths=(6, 8), in_channels=2).double()
+
+
+def flattened():
+    """A linear layer that reads flattened maps: its view is finer than its shape."""
+    return nn.Sequential(
+        nn.Conv2d(2, 5, 3, stride=4), nn.Tanh(), nn.Flatten(), nn.Linear(20, 6), nn.Tanh(),
+        nn.Linear(6, 3),
+    ).double()  # fmt: skip
+
+
+NETS = {
+    "perceptron": (lambda: network(4, 9, 7, 3), (4,)),
+    "signs": (lambda: network(4, 9, 7, 3, activation=nn.Tanh), (4,)),
+    "residual": (residual, (2, 8, 8)),
+    "flattened": (flattened, (2, 8, 8)),
+}
+
+
+@pytest.fixture(params=list(NETS))
+def problem(request, generator):
+    build, shape = NETS[request.param]
+    net = build()
+    group = group_of(net, *shape)
+    a, b = (random_weights(weights_of(net), generator) for _ in range(2))
+    return group, a, b
+
+
+def test_both_ascents_find_the_same(problem):
+    group, a, b = problem
+    axes, plans = axes_of(group), make_plans(group)
+    assert axes is not None
+    lean = PlainAscent(group, axes, a, b, group.identity())
+    general = Ascent(group, plans, a, b, group.identity())
+    assert lean.objective() == pytest.approx(general.objective())
+    for ascent in (lean, general):
+        ascent.anchored_start()
+        ascent.sweep(list(plans), most=100)
+    assert lean.objective() == pytest.approx(general.objective(), rel=1e-12)
+    for name, table in general.element.permutations.items():
+        assert torch.equal(lean.element.permutations[name], table)
+    torch.testing.assert_close(lean.aligned, general.aligned)
+    torch.testing.assert_close(group.act(lean.element, b), lean.aligned)
+
+
+def test_gains_stay_right_when_few_units_move(problem, generator):
+    """Updated gains equal those computed afresh, signs and all."""
+    group, a, b = problem
+    ascent = PlainAscent(group, axes_of(group), a, b, group.identity())
+    ascent.sweep(list(ascent.plans), most=2)
+    for name in ascent.plans:
+        size = len(ascent.permutations[name])
+        order = torch.arange(size)
+        order[:2] = torch.tensor([1, 0])
+        ascent.reorder(name, order)
+    updated = dict(ascent._known)
+    ascent._known.clear()
+    for (name, k), matrix in updated.items():
+        torch.testing.assert_close(
+            torch.from_numpy(ascent._gain(name, k)), torch.from_numpy(matrix)
+        )
+
+
+def test_it_goes_on_from_an_element(problem, generator):
+    group, a, b = problem
+    begin = group.sample(generator=generator)
+    moved = group.act(begin, b)
+    ascent = PlainAscent(group, axes_of(group), a, moved, begin)
+    ascent.sweep(list(ascent.plans), most=100)
+    torch.testing.assert_close(group.act(ascent.element, b), ascent.aligned)
+
+
+@pytest.mark.parametrize("name", ["gru", "attention_grouped_queries", "group_norm_convnet"])
+def test_other_factors_are_left_to_the_general_ascent(name):
+    (case,) = (case for case in CASES if case.name == name)
+    assert axes_of(discover(case.factory(), case.example())) is None
