@@ -5,33 +5,44 @@ than its own size.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import lru_cache
 from math import prod
 
 import torch
 from torch import Tensor
 
+from coset.symmetry.analysis.digits import Block
 from coset.symmetry.elements import Site
+
+CACHED = 2**17
+"""How many numbers are surely in the cache when they are read again."""
 
 
 def region(tensor: Tensor, lead: int, site: Site) -> Tensor:
     """The site's block as a strided view with one axis a digit, behind ``lead`` member axes."""
-    axes = [
-        [(size, stride)]
-        for size, stride in zip(tensor.shape[lead:], tensor.stride()[lead:], strict=True)
-    ]
-    offset = tensor.storage_offset()
-    for axis, outer, start, size in site.block:
+    shape, strides = tensor.shape, tensor.stride()
+    if not site.block and shape[lead:] == site.view:
+        return tensor
+    sizes, steps, offset = _geometry(shape[lead:], strides[lead:], site.block, site.view)
+    return tensor.as_strided(
+        (*shape[:lead], *sizes), (*strides[:lead], *steps), tensor.storage_offset() + offset
+    )
+
+
+@lru_cache(maxsize=4096)
+def _geometry(
+    shape: tuple[int, ...], strides: tuple[int, ...], block: Block, view: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Sizes and strides of the digits of a block, and where it begins."""
+    axes = [[pair] for pair in zip(shape, strides, strict=True)]
+    offset = 0
+    for axis, outer, start, size in block:
         before, rest = _break(axes[axis], outer)
         kept, skipped = _range(rest, start, size)
         axes[axis] = [*before, *kept]
         offset += skipped
-    pairs = _refine([pair for axis in axes for pair in axis], site.view)
-    return tensor.as_strided(
-        (*tensor.shape[:lead], *(size for size, _ in pairs)),
-        (*tensor.stride()[:lead], *(stride for _, stride in pairs)),
-        offset,
-    )
+    pairs = _refine([pair for axis in axes for pair in axis], view)
+    return tuple(size for size, _ in pairs), tuple(stride for _, stride in pairs), offset
 
 
 def _range(
@@ -92,7 +103,7 @@ def moved(view: Tensor, lead: int, site: Site, table: Tensor, batched: bool) -> 
     """The view after ``new[i] = old[table[i]]`` along the site's digits."""
     if not batched and not site.parents and len(site.digits) == 1:
         return view.index_select(lead + site.digits[0], table.reshape(-1).to(view.device))
-    first = [*site.parents, *site.digits]
+    first = site.indexed
     rest = [d for d in range(len(site.view)) if d not in first]
     order = [*range(lead), *(lead + d for d in (*first, *rest))]
     copies = prod(site.view[d] for d in site.parents)
@@ -114,27 +125,39 @@ def moved(view: Tensor, lead: int, site: Site, table: Tensor, batched: bool) -> 
 
 def scaled_(view: Tensor, lead: int, site: Site, table: Tensor, batched: bool) -> None:
     """Multiplies the view in place by the table along the site's digits."""
-    first = [*site.parents, *site.digits]
-    sizes = [site.view[d] for d in first]
-    factor = table.to(view.device).reshape([*table.shape[: int(batched)], *sizes])
-    factor = factor.to(view.dtype)
-    order = sorted(range(len(first)), key=first.__getitem__)
-    factor = factor.permute([*range(int(batched)), *(int(batched) + k for k in order)])
-    shape = [site.view[d] if d in first else 1 for d in range(len(site.view))]
-    pad = [1] * (lead - int(batched))
-    factor = factor.reshape([*factor.shape[: int(batched)], *pad, *shape])
+    members, pad = table.shape[: int(batched)], (1,) * (lead - int(batched))
+    factor = table.to(view)
+    first = site.indexed
+    if len(first) > 1:
+        order = sorted(range(len(first)), key=first.__getitem__)
+        factor = factor.reshape((*members, *(site.view[d] for d in first)))
+        factor = factor.permute(*range(len(members)), *(len(members) + k for k in order))
     if site.shift:
+        factor = factor.reshape((*members, *pad, *site.spread))
         view.add_(site.shift).mul_(factor).sub_(site.shift)
+    elif not lead and _is_column(view, site):
+        # a whole row at a time: short runs with one factor each are slow
+        inner = prod(site.view[site.digits[0] + 1 :])
+        row = factor.reshape(-1).repeat_interleave(inner)
+        view.view(-1, row.numel()).mul_(row)
     else:
-        view.mul_(factor)
+        view.mul_(factor.reshape((*members, *pad, *site.spread)))
+
+
+def _is_column(view: Tensor, site: Site) -> bool:
+    """Whether one digit in the middle has a scale, with few numbers behind and many in front."""
+    if site.parents or len(site.digits) != 1 or not view.is_contiguous():
+        return False
+    digit = site.digits[0]
+    return 1 < prod(site.view[digit + 1 :]) <= 64 and prod(site.view[:digit]) >= 16
 
 
 def permute_tensor(
     tensor: Tensor, lead: int, sites: Sequence[tuple[Site, Tensor]], batched: bool
 ) -> tuple[Tensor, bool]:
     """Applies permutations one after the other; also says whether the result is a fresh tensor."""
-    if lead == 0 and not batched and _is_kernel(sites) and tensor.is_contiguous():
-        return _permute_kernel(tensor, sites), True
+    if lead == 0 and not batched and _is_matrix(sites) and tensor.is_contiguous():
+        return _permute_matrix(tensor, sites), True
     fresh = False
     for site, table in sites:
         if not tensor.is_contiguous():
@@ -150,22 +173,34 @@ def permute_tensor(
     return tensor, fresh
 
 
-def _is_kernel(sites: Sequence[tuple[Site, Tensor]]) -> bool:
-    """Whether both of the first two axes move and what is behind them is worth one gather."""
+def _is_matrix(sites: Sequence[tuple[Site, Tensor]]) -> bool:
+    """Whether just the first two axes move, each as a whole."""
     return (
         len(sites) == 2
         and all(not site.block and not site.parents for site, _ in sites)
         and sorted(site.digits for site, _ in sites) == [(0,), (1,)]
-        and prod(sites[0][0].view[2:]) >= 4
     )
 
 
-def _permute_kernel(tensor: Tensor, sites: Sequence[tuple[Site, Tensor]]) -> Tensor:
-    """Rows and columns of a convolution's weight in one pass over memory."""
+def _permute_matrix(tensor: Tensor, sites: Sequence[tuple[Site, Tensor]]) -> Tensor:
+    """Rows and columns at once: some rows at a time while they are in the cache."""
     (_, rows), (_, columns) = sorted(sites, key=lambda pair: pair[0].digits)
-    height, width = rows.numel(), columns.numel()
-    index = (rows.reshape(-1, 1) * width + columns.reshape(1, -1)).reshape(-1).to(tensor.device)
-    return tensor.reshape(height * width, -1).index_select(0, index).reshape(tensor.shape)
+    rows, columns = (table.reshape(-1).to(tensor.device) for table in (rows, columns))
+    matrix = tensor.reshape(rows.numel(), columns.numel(), -1)
+    if matrix.shape[-1] == 1:
+        matrix = matrix.squeeze(-1)
+    if tensor.numel() <= 2 * CACHED or tensor.requires_grad or tensor.device.type != "cpu":
+        return matrix.index_select(0, rows).index_select(1, columns).reshape(tensor.shape)
+    result = torch.empty_like(matrix)
+    step = max(1, CACHED * rows.numel() // tensor.numel())
+    for some, place in zip(rows.split(step), result.split(step), strict=True):
+        torch.index_select(matrix.index_select(0, some), 1, columns, out=place)
+    return result.reshape(tensor.shape)
+
+
+def powered(table: Tensor, power: int) -> Tensor:
+    """A table of scales to some power."""
+    return table if power == 1 else table.reciprocal() if power == -1 else table.pow(power)
 
 
 def scale_tensor_(
@@ -174,8 +209,7 @@ def scale_tensor_(
     """Applies scales in place to a contiguous tensor, those of one place together."""
     merged: dict[Site, Tensor] = {}
     for site, table in sites:
-        place = replace(site, power=1)
-        factor = table.pow(site.power)
+        place, factor = site.place, powered(table, site.power)
         merged[place] = merged[place] * factor if place in merged else factor
     for site, table in merged.items():
         scaled_(region(tensor, lead, site), lead, site, table, batched)

@@ -1,7 +1,7 @@
 """The nouns of a symmetry group: where it acts, what it is made of, one element of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Literal
@@ -36,6 +36,21 @@ class Site:
     parents: tuple[int, ...] = ()
     power: int = 0
     shift: float = 0.0
+
+    @cached_property
+    def place(self) -> "Site":
+        """The same for every power: scales of one place may be multiplied before they act."""
+        return replace(self, power=1)
+
+    @cached_property
+    def indexed(self) -> tuple[int, ...]:
+        """The digits that a factor's table has axes for, in its order."""
+        return (*self.parents, *self.digits)
+
+    @cached_property
+    def spread(self) -> tuple[int, ...]:
+        """The shape of a table that multiplies the view: one along digits that do not matter."""
+        return tuple(n if d in self.indexed else 1 for d, n in enumerate(self.view))
 
 
 @dataclass(frozen=True)
@@ -86,6 +101,7 @@ class ScaleInvariance:
         groups: Each ``"filter"``, each ``"channel-group"``, or the ``"layer"`` as a whole.
         axis: The axis whose index numbers the filters or groups.
         count: How many scales are free.
+        bias: A bias that has to be scaled along, if there is one.
     """
 
     name: str
@@ -93,6 +109,7 @@ class ScaleInvariance:
     groups: Literal["filter", "channel-group", "layer"]
     axis: int = 0
     count: int = 1
+    bias: str | None = None
 
 
 @dataclass(frozen=True)

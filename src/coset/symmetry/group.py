@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coset.errors import CosetError
-from coset.symmetry.action import permute_tensor, scale_tensor_
+from coset.symmetry.action import permute_tensor, powered, region, scaled_
 from coset.symmetry.describing import describe
 from coset.symmetry.elements import (
     Element,
@@ -25,6 +25,8 @@ from coset.symmetry.elements import (
 from coset.vocabulary import Weights
 
 Made = TypeVar("Made")
+Move = tuple[str, Site]
+Rescaling = tuple[Site, tuple[tuple[str, int], ...]]
 
 
 @dataclass(frozen=True)
@@ -143,15 +145,22 @@ class SymmetryGroup:
             tables = [*element.permutations.values(), *element.scales.values()]
             weights = {name: w.expand(len(tables[0]), *w.shape) for name, w in weights.items()}
             lead = 1
+        scales = _Scales(element.scales)
         moved: Weights = {}
         for name, tensor in weights.items():
             main = self.aliases.get(name, name)
             if main in moved:
                 moved[name] = moved[main]
-            elif main in self._sites:
-                moved[name] = moved[main] = self._act_on(main, tensor, lead, element, batched)
-            else:
-                moved[name] = tensor.clone()
+                continue
+            movers, scalers = self._sites.get(main, ((), ()))
+            moves = [(site, element.permutations[factor]) for factor, site in movers]
+            result, fresh = permute_tensor(tensor, lead, moves, batched)
+            if not fresh or not result.is_contiguous():
+                result = result.clone(memory_format=torch.contiguous_format)
+            for place, pairs in scalers:
+                table = scales.product(pairs, result)
+                scaled_(region(result, lead, place), lead, place, table, batched)
+            moved[name] = moved[main] = result
         return {name: moved[name] for name in weights}
 
     def member_axes(self, weights: Weights) -> int:
@@ -192,18 +201,6 @@ class SymmetryGroup:
         known: Made = self._memory[key]
         return known
 
-    def _act_on(
-        self, name: str, tensor: Tensor, lead: int, element: Element, batched: bool
-    ) -> Tensor:
-        movers, scalers = self._sites[name]
-        moves = [(site, element.permutations[factor]) for factor, site in movers]
-        tensor, fresh = permute_tensor(tensor, lead, moves, batched)
-        if not fresh or not tensor.is_contiguous():
-            tensor = tensor.clone(memory_format=torch.contiguous_format)
-        scales = [(site, element.scales[factor]) for factor, site in scalers]
-        scale_tensor_(tensor, lead, scales, batched)
-        return tensor
-
     def _on_table(
         self,
         factor: PermutationFactor | ScalingFactor,
@@ -225,15 +222,24 @@ class SymmetryGroup:
         return {}
 
     @cached_property
-    def _sites(self) -> dict[str, tuple[list[tuple[str, Site]], list[tuple[str, Site]]]]:
-        sites: dict[str, tuple[list[tuple[str, Site]], list[tuple[str, Site]]]] = {}
+    def _sites(self) -> dict[str, tuple[list[Move], list[Rescaling]]]:
+        """For every tensor where it is moved, and where it is scaled by which powers of what."""
+        moves: dict[str, list[Move]] = {}
+        rescalings: dict[str, dict[Site, list[tuple[str, int]]]] = {}
         for mover in self.permutations:
             for site in mover.sites:
-                sites.setdefault(site.tensor, ([], []))[0].append((mover.name, site))
+                moves.setdefault(site.tensor, []).append((mover.name, site))
         for scaler in self.scalings:
             for site in scaler.sites:
-                sites.setdefault(site.tensor, ([], []))[1].append((scaler.name, site))
-        return sites
+                places = rescalings.setdefault(site.tensor, {})
+                places.setdefault(site.place, []).append((scaler.name, site.power))
+        return {
+            name: (
+                moves.get(name, []),
+                [(site, tuple(pairs)) for site, pairs in rescalings.get(name, {}).items()],
+            )
+            for name in {**moves, **rescalings}
+        }
 
     def _batched(self, element: Element) -> bool:
         pairs = [(f, element.permutations.get(f.name)) for f in self.permutations]
@@ -254,3 +260,18 @@ class SymmetryGroup:
             if table.dim() > len(expected):
                 return True
         return False
+
+
+@dataclass(frozen=True)
+class _Scales:
+    """Products of powers of scales in the type of the weights, each worked out once."""
+
+    tables: Mapping[str, Tensor]
+    known: dict[object, Tensor] = field(default_factory=dict)
+
+    def product(self, pairs: tuple[tuple[str, int], ...], like: Tensor) -> Tensor:
+        key = (pairs, like.dtype, like.device)
+        if key not in self.known:
+            powers = [powered(self.tables[factor], power) for factor, power in pairs]
+            self.known[key] = math.prod(powers[1:], start=powers[0]).to(like)
+        return self.known[key]
