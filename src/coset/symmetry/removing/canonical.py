@@ -18,10 +18,10 @@ from coset.symmetry.action import permute_tensor, region, scale_tensor_
 from coset.symmetry.analysis.digits import Block
 from coset.symmetry.elements import Element, PermutationFactor, ScalingFactor, Site
 from coset.symmetry.group import SymmetryGroup
+from coset.symmetry.removing.crossings import crossings_of, doubled, neighbours, table_of
 from coset.symmetry.removing.monomials import monomials
 from coset.symmetry.removing.newton import iterated_direction
 from coset.symmetry.removing.ordering import distinct, keys_of, refined, rounded
-from coset.symmetry.removing.parts import doubled, neighbours, parts_of, table_of
 from coset.vocabulary import Weights
 
 
@@ -157,7 +157,7 @@ class _Working:
 
     def fix_order(self, unsigned: Collection[str]) -> None:
         """Sorts the units of every permutation factor; some tensors only by absolute values."""
-        parts = parts_of(self.group.permutations)
+        parts = crossings_of(self.group.permutations)
         alone = neighbours(parts, self.group.shapes)
         waiting = list(self.group.permutations)
         while waiting:
@@ -182,7 +182,7 @@ class _Working:
         Ends early where every tensor is changed by two factors that are both left.
         """
         active = [_acting(factor, acts) for factor in factors]
-        touching = neighbours(parts_of(active), self.group.shapes)
+        touching = neighbours(crossings_of(active), self.group.shapes)
         waiting = [factor for factor in active if factor.sites]
         while waiting:
             names = {factor.name for factor in waiting}

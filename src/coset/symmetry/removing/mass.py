@@ -13,8 +13,8 @@ from coset.symmetry.action import scale_tensor_
 from coset.symmetry.elements import Element, ScalingFactor
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.removing.balancing import without_dead_units
+from coset.symmetry.removing.crossings import doubled
 from coset.symmetry.removing.monomials import Monomials, Numbers, monomials
-from coset.symmetry.removing.parts import doubled
 from coset.vocabulary import Weights
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from coset.symmetry.action import region
 from coset.symmetry.elements import ScalingFactor, Site
 from coset.symmetry.group import SymmetryGroup
-from coset.symmetry.removing.parts import Part, overlaps, parts_of
+from coset.symmetry.removing.crossings import Crossing, crossings_of, overlaps
 
 Numbers = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -219,7 +219,7 @@ def monomials(
     starts = list(accumulate(sizes, initial=0))
     offsets = {factor.name: start for factor, start in zip(factors, starts, strict=False)}
     wanted, terms = set(tensors), []
-    for name, parts in parts_of(factors).items():
+    for name, parts in crossings_of(factors).items():
         if name in wanted:
             shape = group.shapes[name]
             if overlaps(parts, shape):
@@ -233,7 +233,7 @@ def _used(sites: Iterable[Site]) -> tuple[int, ...]:
     return tuple(sorted({d for site in sites for d in (*site.parents, *site.digits)}))
 
 
-def _blockwise(part: Part, offsets: Mapping[str, int]) -> Term:
+def _blockwise(part: Crossing, offsets: Mapping[str, int]) -> Term:
     used = _used(site for _, site in part.touches)
     touches = tuple(
         Touch(name, site.power, _places(site, used, offsets[name])) for name, site in part.touches
@@ -246,7 +246,7 @@ def _blockwise(part: Part, offsets: Mapping[str, int]) -> Term:
 def _entrywise(
     tensor: str,
     shape: tuple[int, ...],
-    parts: Sequence[Part],
+    parts: Sequence[Crossing],
     offsets: Mapping[str, int],
     nowhere: int,
 ) -> Term:

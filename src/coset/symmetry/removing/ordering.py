@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from coset.symmetry.elements import Site
-from coset.symmetry.removing.parts import rows_of
+from coset.symmetry.removing.crossings import rows_of
 
 
 def keys_of(entries: Tensor, site: Site, unordered: Iterable[int]) -> Tensor:

@@ -15,7 +15,7 @@ from coset.vocabulary import Weights
 
 
 @dataclass(frozen=True)
-class Part:
+class Crossing:
     """A block of a tensor, with the sites of all factors that act on it.
 
     Attributes:
@@ -34,7 +34,7 @@ class Part:
         return {name for name, _ in self.touches}
 
 
-def parts_of(factors: Iterable[PermutationFactor | ScalingFactor]) -> dict[str, list[Part]]:
+def crossings_of(factors: Iterable[PermutationFactor | ScalingFactor]) -> dict[str, list[Crossing]]:
     """For every tensor its parts, in the order in which the factors name them."""
     touches: dict[str, dict[Block, list[tuple[str, Site]]]] = {}
     for factor in factors:
@@ -42,12 +42,12 @@ def parts_of(factors: Iterable[PermutationFactor | ScalingFactor]) -> dict[str, 
             blocks = touches.setdefault(site.tensor, {})
             blocks.setdefault(site.block, []).append((factor.name, site))
     return {
-        tensor: [Part(tensor, block, tuple(found)) for block, found in blocks.items()]
+        tensor: [Crossing(tensor, block, tuple(found)) for block, found in blocks.items()]
         for tensor, blocks in touches.items()
     }
 
 
-def overlaps(parts: list[Part], shape: tuple[int, ...]) -> bool:
+def overlaps(parts: list[Crossing], shape: tuple[int, ...]) -> bool:
     """Whether two parts of one tensor share an entry."""
     if len(parts) < 2:
         return False
@@ -58,7 +58,7 @@ def overlaps(parts: list[Part], shape: tuple[int, ...]) -> bool:
 
 
 def neighbours(
-    parts: Mapping[str, list[Part]], shapes: Mapping[str, tuple[int, ...]]
+    parts: Mapping[str, list[Crossing]], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[tuple[str, Block], set[str]]:
     """For every part, the factors that act on any of its entries."""
     found = {}
