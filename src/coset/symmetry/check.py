@@ -1,6 +1,6 @@
 """Checks symmetries by running the network, in double precision, at weights in general position."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from coset.errors import CosetError
-from coset.symmetry.elements import Element
+from coset.symmetry.elements import Element, ScaleInvariance
 from coset.symmetry.graph import Example, Graph
 from coset.symmetry.group import SymmetryGroup
+from coset.symmetry.idealised import idealised
 from coset.symmetry.points import general_position, random_inputs
 from coset.symmetry.runner import Run, module_runner
 from coset.symmetry.tracing import trace
@@ -29,6 +30,7 @@ def symmetry_error(
 ) -> float:
     """The worst ``|f(g w) - f(w)| / (1 + |f(w)|)`` over random elements ``g``.
 
+    Outputs that are all smaller than one are compared with their own size instead of one.
     Computed in double precision on the traced graph, or on a copy of a module that cannot be
     traced; casts to single precision inside are overruled.
     """
@@ -53,34 +55,46 @@ def _runner(module: nn.Module, example: Example) -> Run:
 
 
 def difference(reference: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
-    """The worst relative difference of outputs; infinite if one is not a number."""
+    """The worst relative difference of outputs; infinite if one is not a number.
+
+    Each entry is compared with ``1 + |f|``, or with ``size + |f|`` if the largest entry of its
+    output has a ``size`` below one.
+
+    >>> difference([torch.tensor([1e-6, 0.0])], [torch.tensor([1e-6, 1e-6])])
+    1.0
+    """
     worst = 0.0
     for a, b in zip(reference, outputs, strict=True):
         if a.numel():
+            size = a.abs().nan_to_num(nan=0.0, posinf=0.0).max().clamp_max(1)
             # equal infinities (masked scores) are no difference
-            gap = torch.where(a == b, 0.0, (b - a).abs() / (1 + a.abs()))
+            gap = torch.where(a == b, 0.0, (b - a).abs() / (size + a.abs()))
             worst = max(worst, float(gap.nan_to_num(nan=torch.inf).max()))
     return worst
 
 
+def vanishes(outputs: Sequence[Tensor]) -> bool:
+    """Whether outputs are zero throughout, so that a comparison with them says nothing."""
+    numbers = [out for out in outputs if out.is_floating_point() and out.numel()]
+    return bool(numbers) and len(numbers) == len(outputs) and not any(map(torch.any, numbers))
+
+
 def read_entries(
     graph: Graph,
-    weights: Weights,
+    point: Weights,
     inputs: Sequence[Tensor],
-    positive: Collection[str],
     *,
     dtype: torch.dtype,
     generator: torch.Generator,
 ) -> dict[str, Tensor]:
-    """For every tensor, which entries have influence on the output at one random point.
+    """For every tensor, which entries have influence on the output at one point.
 
     Seen from gradients, of which only matters whether they are zero; in ``dtype``, because in a
     deep network they may be too small for single precision.
     """
-    point = general_position(weights, positive, generator=generator)
     probe = random_inputs(inputs, generator=generator)
     leaves = {name: tensor.to(dtype).requires_grad_() for name, tensor in point.items()}
-    seen = {name: torch.zeros(tensor.shape, dtype=torch.bool) for name, tensor in weights.items()}
+    seen = {name: torch.zeros(tensor.shape, dtype=torch.bool) for name, tensor in point.items()}
     try:
         with torch.enable_grad():
             outputs = graph.run(leaves, probe, dtype=dtype, leaky=True)
@@ -145,12 +159,12 @@ class Probe:
     outputs: Sequence[Tensor]
 
     @classmethod
-    def at_random(
+    def at(
         cls,
         graph: Graph,
-        weights: Weights,
+        point: Weights,
+        given: Weights,
         inputs: Sequence[Tensor],
-        positive: Collection[str],
         *,
         generator: torch.Generator,
     ) -> "Probe":
@@ -158,18 +172,64 @@ class Probe:
 
         A logarithm or a root of an input or a weight is no number for most noise: then the noise
         is made positive, then the example is taken, then the given weights.
+
+        Raises:
+            CosetError: If the outputs are zero wherever they are numbers.
         """
-        point = general_position(weights, positive, generator=generator)
-        given = {name: tensor.double() for name, tensor in weights.items()}
         noise = random_inputs(inputs, generator=generator)
         size = [x.abs() for x in noise]
-        for where, probe in product((point, given), (noise, size, inputs)):
+        own = {name: tensor.double() for name, tensor in given.items()}
+        found: Probe | None = None
+        for where, probe in product((point, own), (noise, size, inputs)):
             outputs = graph.run(where, probe, dtype=torch.float64)
-            if not any(bool(out.isnan().any()) for out in outputs):
-                break
+            if any(bool(out.isnan().any()) for out in outputs):
+                continue
+            found = cls(graph, where, probe, outputs)
+            if not vanishes(outputs):
+                return found
+        if found is not None:
+            raise CosetError(
+                "got a network whose outputs are all zero at random weights",
+                "needed outputs that symmetries can be checked by",
+                "give an example on which it answers something else",
+            )
         return cls(graph, where, probe, outputs)
 
     def error(self, group: SymmetryGroup, element: Element) -> float:
         """How much an element changes the outputs."""
-        moved = group.act(element, self.weights)
-        return difference(self.outputs, self.graph.run(moved, self.inputs, dtype=torch.float64))
+        return self.change(group.act(element, self.weights))
+
+    def change(self, weights: Weights) -> float:
+        """How much other weights change the outputs."""
+        return difference(self.outputs, self.graph.run(weights, self.inputs, dtype=torch.float64))
+
+    def idealised(self) -> "Probe":
+        """The same point of the network whose norms divide out scales exactly."""
+        graph = idealised(self.graph)
+        outputs = graph.run(self.weights, self.inputs, dtype=torch.float64)
+        return Probe(graph, self.weights, self.inputs, outputs)
+
+    def rescaled(
+        self, invariances: Iterable[ScaleInvariance], *, generator: torch.Generator
+    ) -> Weights:
+        """The weights with random scales along some invariances."""
+        moved = dict(self.weights)
+        for invariance in invariances:
+            shape = moved[invariance.tensor].shape
+            scales = random_scales(invariance, shape[invariance.axis], generator=generator)
+            along = [-1 if axis == invariance.axis else 1 for axis in range(len(shape))]
+            moved[invariance.tensor] = moved[invariance.tensor] * scales.view(along)
+            if invariance.bias is not None:
+                moved[invariance.bias] = moved[invariance.bias] * scales
+        return moved
+
+
+def random_scales(
+    invariance: ScaleInvariance, length: int, *, generator: torch.Generator
+) -> Tensor:
+    """Random positive scales along the axis of an invariance: equal where only those are free."""
+    free = {"filter": length, "channel-group": invariance.count, "layer": 1}[invariance.groups]
+    if length % free:
+        free = 1  # groups of several sizes: all alike are some of what is allowed
+    drawn = torch.randn(free, dtype=torch.float64, generator=generator).mul(0.5).exp()
+    return drawn.repeat_interleave(length // free)

@@ -12,7 +12,7 @@ from coset.symmetry.action import region
 from coset.symmetry.analysis.factors import Factory, pinned_axes
 from coset.symmetry.analysis.invariances import find_invariances
 from coset.symmetry.analysis.scales import Search, find_scalings
-from coset.symmetry.analysis.walk import Structure, settle
+from coset.symmetry.analysis.walk import Equations, Structure, settle
 from coset.symmetry.by_hand import group_by_hand
 from coset.symmetry.check import (
     Probe,
@@ -24,11 +24,13 @@ from coset.symmetry.describing.reasons import axis_reasons
 from coset.symmetry.elements import (
     PermutationFactor,
     Pinned,
+    ScaleInvariance,
     ScalingFactor,
     Site,
 )
 from coset.symmetry.graph import Example, Graph
 from coset.symmetry.group import SymmetryGroup
+from coset.symmetry.points import general_position
 from coset.symmetry.tracing import trace
 from coset.symmetry.written import FactorByHand
 from coset.vocabulary import Weights
@@ -74,15 +76,28 @@ def discover(
         structure = settle(graph)
         weights = {name: tensor.cpu() for name, tensor in weights_of(module).items()}
         weights = {name: weights[name] for name in graph.parameters} | weights
-        group = _analyse(structure, weights, inputs)
-        known = _KNOWN[graph] = _verified(graph, group, weights, inputs)
+        known = _KNOWN[graph] = _found(structure, weights, inputs)
     return known
 
 
-def _analyse(structure: Structure, weights: Weights, inputs: Sequence[Tensor]) -> SymmetryGroup:
-    magnitude, sign = structure.equations("magnitude"), structure.equations("sign")
+def _found(structure: Structure, weights: Weights, inputs: Sequence[Tensor]) -> SymmetryGroup:
+    """The group by analysis, without what fails at one point in general position."""
+    magnitude = structure.equations("magnitude")
     positive = {structure.parts[structure.unknowns[u].part].tensor for u in magnitude.shifts}
-    unread = _unread(structure, weights, inputs, positive)
+    positive |= {name for name in weights if name.endswith("running_var")}
+    generator = torch.Generator().manual_seed(2)
+    point = general_position(weights, positive, generator=generator)
+    unread = _unread(structure, point, weights, inputs, positive)
+    group = _analyse(structure, magnitude, weights, unread)
+    probe = Probe.at(structure.graph, point, weights, inputs, generator=generator)
+    group = _with_sound_factors(probe, group, generator)
+    return _with_sound_invariances(probe, group, generator)
+
+
+def _analyse(
+    structure: Structure, magnitude: Equations, weights: Weights, unread: set[int]
+) -> SymmetryGroup:
+    sign = structure.equations("sign")
     search = Search(structure, magnitude, sign)
     factory = Factory(structure, unread)
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
@@ -102,18 +117,21 @@ def _analyse(structure: Structure, weights: Weights, inputs: Sequence[Tensor]) -
 
 
 def _unread(
-    structure: Structure, weights: Weights, inputs: Sequence[Tensor], positive: set[str]
+    structure: Structure,
+    point: Weights,
+    weights: Weights,
+    inputs: Sequence[Tensor],
+    positive: set[str],
 ) -> set[int]:
     """Parts of parameters without influence on the output."""
     generator = torch.Generator().manual_seed(1)
     unread = set(range(len(structure.parts)))
     for dtype in _DRAWS:
-        seen = read_entries(
-            structure.graph, weights, inputs, positive, dtype=dtype, generator=generator
-        )
+        seen = read_entries(structure.graph, point, inputs, dtype=dtype, generator=generator)
         unread -= {i for i in unread if bool(_entries(structure, i, seen).any())}
         if not unread:
             return unread
+        point = general_position(weights, positive, generator=generator)
 
     def changes_with(parts: set[int]) -> bool:
         masks: Weights = {}
@@ -133,14 +151,10 @@ def _entries(structure: Structure, part: int, tensors: Weights) -> Tensor:
     return region(tensors[own.tensor], 0, Site(own.tensor, own.block, view, ()))
 
 
-def _verified(
-    graph: Graph, group: SymmetryGroup, weights: Weights, inputs: Sequence[Tensor]
+def _with_sound_factors(
+    probe: Probe, group: SymmetryGroup, generator: torch.Generator
 ) -> SymmetryGroup:
     """Checks random elements; drops factors that fail alone, raises if only the whole fails."""
-    generator = torch.Generator().manual_seed(2)
-    positive = {s.tensor for f in group.scalings for s in f.sites if s.shift}
-    positive |= {name for name in weights if name.endswith("running_var")}
-    probe = Probe.at_random(graph, weights, inputs, positive, generator=generator)
     if probe.error(group, group.sample(generator=generator)) < TOLERANCE:
         return group
     kept_permutations: list[PermutationFactor] = []
@@ -174,3 +188,25 @@ def _verified(
             "this is a fault of the analysis: please report the module",
         )
     return reduced
+
+
+def _with_sound_invariances(
+    probe: Probe, group: SymmetryGroup, generator: torch.Generator
+) -> SymmetryGroup:
+    """Checks scale invariances, all at once and then one by one; drops those that fail."""
+    if not group.invariances:
+        return group
+    ideal = probe.idealised()
+
+    def hold(*invariances: ScaleInvariance) -> bool:
+        return ideal.change(ideal.rescaled(invariances, generator=generator)) < TOLERANCE
+
+    if hold(*group.invariances):
+        return group
+    kept = tuple(invariance for invariance in group.invariances if hold(invariance))
+    failed = tuple(
+        Pinned(i.tensor, None, f"scale of each {i.groups}", "failed the numerical check")
+        for i in group.invariances
+        if i not in kept
+    )
+    return replace(group, invariances=kept, pinned=(*group.pinned, *failed))

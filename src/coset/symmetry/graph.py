@@ -35,7 +35,7 @@ class Node:
         name: The parameter's name, or the tracer's name of the result.
         arguments: By the names of the operation's schema; results of other nodes are :class:`Ref`.
         shape: Of the result; a tuple of shapes when there are several.
-        source: Where the user's code asked for it, as ``file:line``.
+        source: Where the user's code asked for it, as ``file:line``, or the path of the module.
         constant: The value (a tensor or several), if it depends on neither parameters nor inputs.
         target: What runs it.
     """

@@ -17,10 +17,12 @@ def general_position(
     """
     drawn = {}
     for name, tensor in weights.items():
-        noise = torch.randn(tensor.shape, dtype=torch.float64, generator=generator)
-        size = tensor.double().square().mean().sqrt().clamp(0.05, 10.0) if tensor.numel() else 1.0
-        value = tensor.double() + 0.3 * size * noise
-        drawn[name] = value.abs() + 0.1 if name in positive else value
+        # single precision is random enough, and takes a quarter of the time
+        noise = torch.randn(tensor.shape, generator=generator).double()
+        length = torch.linalg.vector_norm(tensor.double()) if tensor.numel() else torch.ones(())
+        size = (length / max(1, tensor.numel()) ** 0.5).clamp(0.05, 10.0)
+        value = noise.mul_(0.3 * float(size)).add_(tensor.cpu())
+        drawn[name] = value.abs_().add_(0.1) if name in positive else value
     return drawn
 
 

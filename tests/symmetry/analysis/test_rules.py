@@ -52,7 +52,10 @@ UNSEEN = {
     "to", "transpose_copy", "tril", "triu", "true_divide", "type_as", "unbind_copy", "unflatten",
     "unsafe_chunk", "unsqueeze_copy", "upsample_bicubic2d", "upsample_bilinear2d",
     "upsample_linear1d", "upsample_nearest1d", "upsample_nearest3d", "upsample_trilinear3d",
-    "var_mean", "vdot", "view_copy", "xlogy",
+    "var_mean", "vdot", "view_copy", "xlogy", "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
+    "reflection_pad3d", "replication_pad3d", "_embedding_bag", "_embedding_bag_forward_only",
+    "cudnn_grid_sampler", "grid_sampler_2d",
 }
 # fmt: on
 """Rules met in no case of this file: left to the architectures and to random programs."""
@@ -61,6 +64,9 @@ Scales = tuple[tuple[int, str], ...]
 LINEAR: Scales = ((6, "nonzero"),)
 POSITIVE: Scales = ((6, "positive"),)
 SIGN: Scales = ((6, "sign"),)
+
+LOOKED_UP = torch.tensor([[0, 1], [4, 2], [3, 3], [1, 0]])
+GRID = torch.linspace(-0.9, 0.9, 32).reshape(1, 4, 4, 2)
 
 
 class Net(nn.Module):
@@ -190,6 +196,50 @@ CASES: dict[str, Rule] = {
     ),
     "repeats": tokens(lambda h: h.repeat(1, 2, 1).repeat_interleave(2, 1).expand(2, 20, 6), LINEAR),
     "written into": tokens(lambda h: h.slice_scatter(h[:, :1] * 2, 1, 0, 1), LINEAR),
+    "gather along the batch": hidden(
+        lambda h: torch.relu(h.gather(0, torch.tensor([[2], [0], [0], [3]]).expand(4, 6))),
+        POSITIVE,
+    ),
+    # the order of the units is that in which they are looked up
+    "gather along the units": replace(
+        hidden(lambda h: h.gather(1, torch.arange(5, -1, -1).expand(4, 6))), permutations=()
+    ),
+    "sums along the batch": hidden(
+        lambda h: torch.relu(
+            h.new_zeros(2, 6)
+            .scatter_add(0, torch.tensor([[0], [1], [1], [0]]).expand(4, 6), h)
+            .index_add(0, torch.tensor([0, 0, 1, 1]), h)
+        ),
+        POSITIVE,
+    ),
+    "sliding windows": tokens(lambda h: torch.relu(h.unfold(1, 2, 1).sum(-1)), POSITIVE),
+    # unfolded and folded again: each pixel as often as windows cover it
+    "windows taken apart and put together": image(
+        nn.Unfold(3, padding=1), nn.Fold((6, 6), 3, padding=1), nn.ReLU(), scales=POSITIVE
+    ),
+    # rows stay, columns are units; the largest entry of a bag lets positive scales through
+    "bags of embeddings": Rule(
+        lambda: Net(
+            lambda m, x: m.out(F.embedding_bag(LOOKED_UP, m.table) + m.into(x)),
+            table=torch.randn(5, 6),
+            into=nn.Linear(3, 6),
+            out=nn.Linear(6, 2),
+        ),
+        scalings=LINEAR,
+    ),
+    "largest of bags of embeddings": Rule(
+        lambda: Net(
+            lambda m, x: m.out(F.embedding_bag(LOOKED_UP, m.table, mode="max")) + x.sum(),
+            table=torch.randn(5, 6),
+            out=nn.Linear(6, 2),
+        ),
+        scalings=POSITIVE,
+    ),
+    "values between pixels": image(
+        Net(lambda m, h: F.grid_sample(h, GRID.to(h), align_corners=False)),
+        nn.ReLU(),
+        scales=POSITIVE,
+    ),
     "lookups": tokens(
         lambda h: h[:, torch.tensor([0, 2])] + h.index_select(1, torch.tensor([1, 1])), LINEAR
     ),

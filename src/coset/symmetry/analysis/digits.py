@@ -77,3 +77,22 @@ def map_leaves(function: Callable[[Plain], Plain], value: Value) -> Value:
     if isinstance(value, Plain):
         return function(value)
     return replace(value, parts=tuple(map_leaves(function, part) for part in value.parts))
+
+
+def governing(
+    atoms: Sequence[Sequence[int]], axis: int | None, atom: int
+) -> tuple[int, int] | None:
+    """Which occurrence of an atom the digits of an axis look at, as (axis, place).
+
+    The one of their own axis if there is one, else the only one elsewhere.
+
+    Args:
+        atoms: Those of the digits, axis by axis.
+        axis: The axis in question; ``None`` for a tensor as a whole.
+        atom: The atom.
+    """
+    places = [(i, j) for i, own in enumerate(atoms) for j, other in enumerate(own) if other == atom]
+    own_places = [place for place in places if place[0] == axis]
+    if len(own_places) == 1:
+        return own_places[0]
+    return places[0] if not own_places and len(places) == 1 else None

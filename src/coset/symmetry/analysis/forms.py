@@ -24,6 +24,8 @@ def combined(one: Form, other: Form, factor: Fraction | int = 1) -> Form:
     """
     if not other:
         return one
+    if not one:
+        return multiple(other, factor)
     total = dict(one)
     for index, coefficient in other:
         total[index] = total.get(index, Fraction(0)) + factor * coefficient
@@ -32,4 +34,6 @@ def combined(one: Form, other: Form, factor: Fraction | int = 1) -> Form:
 
 def multiple(form: Form, factor: Fraction | int) -> Form:
     """``factor · form``."""
+    if factor == 1:
+        return form
     return tuple((index, factor * value) for index, value in form) if factor else ZERO

@@ -8,6 +8,7 @@ with the bias beside it, changes nothing.
 from collections.abc import Iterable
 from fractions import Fraction
 from math import prod
+from typing import Literal
 
 from coset.symmetry.analysis.log import aligned
 from coset.symmetry.analysis.walk import Equations, Structure
@@ -42,23 +43,25 @@ def _of_tensor(
     shape: tuple[int, ...],
 ) -> ScaleInvariance | None:
     base = tensor.rpartition(".")[0] or tensor
-    partners: list[list[int]] = [[]]
+    partners: dict[str | None, list[int]] = {None: []}
     bias = tensor.rpartition(".")[0] + ".bias" if "." in tensor else "bias"
     if bias in unknowns and tensor != bias:
-        partners.append(unknowns[bias])
-    for depth, groups in ((-1, "filter"), (0, "channel-group")):
+        partners[bias] = unknowns[bias]
+    kinds: tuple[tuple[int, Literal["filter", "channel-group"]], ...]
+    kinds = ((-1, "filter"), (0, "channel-group"))
+    for depth, groups in kinds:
         for axis in range(len(shape)):
-            for partner in partners:
+            for name, partner in partners.items():
                 chosen = _indicator(structure, own, axis, depth)
                 with_bias = chosen | _indicator(structure, partner, 0, depth)
                 if chosen and _holds(structure, ideal, with_bias, depth):
                     count = _count(structure, own, axis, depth)
-                    return ScaleInvariance(base, tensor, groups, axis, count)  # type: ignore[arg-type]
+                    return ScaleInvariance(base, tensor, groups, axis, count, name)
     whole = {u for u in own if structure.unknowns[u].digit is None}
-    for partner in partners:
+    for name, partner in partners.items():
         scalars = whole | {u for u in partner if structure.unknowns[u].digit is None}
         if _vanishes(ideal, scalars):
-            return ScaleInvariance(base, tensor, "layer", 0, 1)
+            return ScaleInvariance(base, tensor, "layer", 0, 1, name)
     return None
 
 
@@ -110,9 +113,12 @@ def _holds(structure: Structure, ideal: Equations, chosen: set[int], depth: int)
                 others = {part.digits[d] for d in digits if d != place.digit}
                 beside.setdefault(own, set()).update(others)
             k += len(axis)
-    for entry in ideal.log:
+    beside = {atom: others for atom, others in beside.items() if others}
+    for entry in ideal.log if beside else ():
         for digit in entry.axes[0]:
+            if digit.atom not in beside:
+                continue
             total = sum((value for u, value in digit.form if u in chosen), Fraction(0))
-            if total and not beside.get(digit.atom, set()) <= aligned(entry):
+            if total and not beside[digit.atom] <= aligned(entry):
                 return False
     return True

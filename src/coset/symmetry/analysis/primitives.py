@@ -1,42 +1,26 @@
 """The dozen primitives that every rule is written in.
 
-A *signature* names the digits of every operand and of the result, row-major inside an axis:
-``n (g i), (g o) i -> n (g o)``.  One function, :func:`apply`, lines up what has the same name, for
-plain tensors and for concatenations alike; contraction, addition, multiplication and reduction are
-the same walk with different equations for the scales.
+One function, :func:`apply`, lines up what has the same name in a signature, for plain tensors and
+for concatenations alike; contraction, addition, multiplication and reduction are the same walk with
+different equations for the scales.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from math import prod
-from typing import Literal
 
-from coset.symmetry.analysis.digits import Axis, Cut, Digit, Plain, Value, join, map_leaves
-from coset.symmetry.analysis.forms import ZERO, Form, combined
+from coset.symmetry.analysis.digits import Axis, Cut, Plain, Value, join, map_leaves
+from coset.symmetry.analysis.signatures import (
+    Combine,
+    Names,
+    Signature,
+    concluded,
+    empty,
+    fresh_axis,
+)
 from coset.symmetry.analysis.values import Algebra
-
-Names = tuple[tuple[str, ...], ...]
-"""The names of one tensor: for each axis a row-major tuple."""
-
-Combine = Literal["multiply", "add"]
-
-
-@dataclass(frozen=True)
-class Signature:
-    """Names of the operands and of the result, and the sizes of the names."""
-
-    operands: tuple[Names, ...]
-    result: Names
-    sizes: Mapping[str, int]
-
-    def resized(self, name: str, size: int) -> "Signature":
-        """The same signature for one piece of a name."""
-        return replace(self, sizes={**self.sizes, name: size})
-
-    def factors(self, axis: tuple[str, ...]) -> list[int]:
-        """Sizes of the names of an axis."""
-        return [self.sizes[name] for name in axis]
 
 
 def apply(
@@ -79,7 +63,7 @@ def apply(
             _tie_names(algebra, values, groups, signature)
             if algebra.atoms.version == version:
                 plain = [value for value in values if isinstance(value, Plain)]
-                return _conclude(algebra, plain, groups, signature, combine, powers, fresh)
+                return concluded(algebra, plain, groups, signature, combine, powers, fresh)
 
 
 def _axis_of(value: Value) -> int:
@@ -142,113 +126,6 @@ def _tie_names(
                             values[v] = weld(algebra, values[v], i, "groupings that do not fit")
                 algebra.atoms.version += 1
                 return
-
-
-def _conclude(
-    algebra: Algebra,
-    values: Sequence[Plain],
-    groups: Sequence[Mapping[str, Axis]],
-    signature: Signature,
-    combine: Combine,
-    powers: Sequence[int] | None,
-    fresh: str | None,
-) -> Plain:
-    """The result of plain, lined-up operands: its digits, scales, and who was seen with whom."""
-    kept = {name for axis in signature.result for name in axis}
-    merge = _multiplied if combine == "multiply" else _added
-    digits, scalar, wild = merge(algebra, values, groups, kept, powers or [1] * len(values))
-    for axis in signature.result:
-        for name in axis:
-            if name not in digits:
-                digits[name] = fresh_axis(algebra, signature.sizes[name], fresh)
-    result = {name: digits[name] for name in kept}
-    _record(algebra, [*groups, result])
-    axes = tuple(tuple(d for name in axis for d in result[name]) for axis in signature.result)
-    return Plain(axes, scalar, wild)
-
-
-def fresh_axis(algebra: Algebra, size: int, why: str | None) -> Axis:
-    """The digits of an axis that nothing is tied to yet; with a reason, a refused one."""
-    if size == 1:
-        return ()
-    pin = None if why is None else f"{why} ({algebra.reason})"
-    return (Digit(algebra.atoms.new(size, f"fresh: {why or 'repeated'}", pin)),)
-
-
-def empty(algebra: Algebra, shape: Sequence[int]) -> Plain:
-    """What a tensor without entries becomes, here or after sums over it: nothing varies."""
-    return Plain(tuple(fresh_axis(algebra, size, None) for size in shape))
-
-
-def _multiplied(
-    algebra: Algebra,
-    values: Sequence[Plain],
-    groups: Sequence[Mapping[str, Axis]],
-    kept: set[str],
-    powers: Sequence[int],
-) -> tuple[dict[str, Axis], Form, bool]:
-    wild = any(value.wild for value in values)
-    digits: dict[str, list[Digit]] = {}
-    scalar: Form = ZERO
-    for value, found, power in zip(values, groups, powers, strict=True):
-        scalar = combined(scalar, value.scalar, power)
-        for name, own in found.items():
-            start = digits.setdefault(name, [digit._replace(form=ZERO) for digit in own])
-            for k, digit in enumerate(own):
-                start[k] = start[k]._replace(form=combined(start[k].form, digit.form, power))
-    if not wild:
-        for name, total in digits.items():
-            if name not in kept:
-                for digit in total:
-                    algebra.vanish(digit.form)
-    return {name: tuple(total) for name, total in digits.items()}, scalar, wild
-
-
-def _added(
-    algebra: Algebra,
-    values: Sequence[Plain],
-    groups: Sequence[Mapping[str, Axis]],
-    kept: set[str],
-    powers: Sequence[int],
-) -> tuple[dict[str, Axis], Form, bool]:
-    digits: dict[str, Axis] = {}
-    for found in groups:
-        for name, axis in found.items():
-            digits.setdefault(name, tuple(digit._replace(form=ZERO) for digit in axis))
-    tame = [(value, found) for value, found in zip(values, groups, strict=True) if not value.wild]
-    if not tame:
-        return digits, ZERO, True
-    leader, reference = tame[0]
-    for value, found in tame:
-        algebra.vanish(combined(value.scalar, leader.scalar, -1))
-        for name in digits:
-            own, main = found.get(name), reference.get(name)
-            if own is None or main is None or name not in kept:
-                for digit in (*(own or ()), *(main or ())):
-                    algebra.vanish(digit.form)
-            else:
-                for a, b in zip(own, main, strict=True):
-                    algebra.vanish(combined(a.form, b.form, -1))
-                digits[name] = main
-    return digits, leader.scalar, False
-
-
-def _record(algebra: Algebra, carriers: Sequence[Mapping[str, Axis]]) -> None:
-    """Notes, for every name, the names present in all tensors that carry it.
-
-    When scales are followed, tensors without a scale along the name do not count: a rotary table,
-    say, knows no heads, and still lets every head have scales of its own.
-    """
-    for name in {name for carrier in carriers for name in carrier}:
-        having = [carrier for carrier in carriers if name in carrier]
-        algebra.record(having[0][name], [having[0][other] for other in _common(having, name)])
-        scaled = [c for c in having if any(digit.form for digit in c[name])]
-        for carrier in scaled:
-            algebra.record_scaled(carrier[name], [carrier[n] for n in _common(scaled, name)])
-
-
-def _common(carriers: Sequence[Mapping[str, Axis]], name: str) -> list[str]:
-    return sorted(set(carriers[0]).intersection(*carriers[1:]) - {name})
 
 
 def _distribute(
@@ -319,15 +196,16 @@ def _cut_name(
     pieces: Sequence[int],
 ) -> list[Value]:
     """The pieces of an operand along a name, or the whole operand for each piece."""
-    parts = [value] * len(pieces)
+    parts: list[Value] | None = None
     for i, axis in enumerate(names):
         if name in axis:
             before, after = _around(signature, axis, name)
-            sizes = [piece * after for piece in pieces]
-            parts = [
-                cut(algebra, part, i, before * outer, sizes)[k] for k, part in enumerate(parts)
-            ]
-    return parts
+            ways = before * outer, [piece * after for piece in pieces]
+            if parts is None:
+                parts = cut(algebra, value, i, *ways)
+            else:  # a diagonal: of each piece the piece of the same number
+                parts = [cut(algebra, part, i, *ways)[k] for k, part in enumerate(parts)]
+    return [value] * len(pieces) if parts is None else parts
 
 
 # -- refusing ------------------------------------------------------------------------------------
@@ -452,12 +330,12 @@ def _cut_along(algebra: Algebra, value: Cut, sizes: Sequence[int]) -> list[Value
     start = 0
     for size, part in zip(value.sizes, value.parts, strict=True):
         stop = start + size
-        edges = sorted({start, stop} | {edge for edge in wanted if start < edge < stop})
+        between = wanted[bisect_right(wanted, start) : bisect_left(wanted, stop)]
+        edges = [start, *dict.fromkeys(between), stop]
         inside = [b - a for a, b in pairwise(edges)]
         fragments = cut(algebra, part, value.axis, value.outer, inside)
         for edge, length, fragment in zip(edges, inside, fragments, strict=False):
-            k = next(k for k in range(len(sizes)) if wanted[k] <= edge < wanted[k + 1])
-            collected[k].append((length, fragment))
+            collected[bisect_right(wanted, edge) - 1].append((length, fragment))
         start = stop
     return [
         join(value.axis, value.outer, [n for n, _ in pieces], [part for _, part in pieces])

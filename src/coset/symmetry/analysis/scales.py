@@ -7,14 +7,15 @@ may choose its scales freely for each index of those: so the search goes from la
 small ones, and reports only what larger sets do not already imply.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import combinations, permutations
+from itertools import accumulate, combinations, permutations
 from math import gcd, lcm
 
-from coset.symmetry.analysis.digits import Plain
+from coset.symmetry.analysis.digits import Plain, governing
 from coset.symmetry.analysis.forms import Form, combined
 from coset.symmetry.analysis.log import aligned
 from coset.symmetry.analysis.walk import Equations, Structure
@@ -212,21 +213,11 @@ def _entries(log: Iterable[Plain]) -> dict[int, list[tuple[Form, frozenset[int]]
 
 
 def governing_digit(axes: Sequence[Sequence[int]], digit: int | None, atom: int) -> int | None:
-    """Which occurrence of ``atom`` a digit looks at: on its own axis, else the only one."""
-    numbered = []
-    own_axis = None
-    k = 0
-    for i, axis in enumerate(axes):
-        for other in axis:
-            numbered.append((i, k, other))
-            if k == digit:
-                own_axis = i
-            k += 1
-    places = [(i, k) for i, k, other in numbered if other == atom]
-    own = [k for i, k in places if i == own_axis]
-    if len(own) == 1:
-        return own[0]
-    return places[0][1] if not own and len(places) == 1 else None
+    """The number of the digit of ``atom`` that a digit looks at, if there is one."""
+    starts = list(accumulate(map(len, axes), initial=0))
+    axis = None if digit is None else bisect_right(starts, digit) - 1
+    place = governing(axes, axis, atom)
+    return None if place is None else starts[place[0]] + place[1]
 
 
 def find_scalings(search: Search) -> list[Scaling]:
@@ -273,6 +264,8 @@ def _shortened(vectors: list[Vector]) -> list[Vector]:
     while improved:
         improved = False
         for i, j in permutations(range(len(vectors)), 2):
+            if 2 * len(vectors[i].keys() & vectors[j].keys()) <= len(vectors[j]):
+                continue  # too little in common to become shorter
             for sign in (1, -1):
                 candidate = dict(combined(_form(vectors[i]), _form(vectors[j]), sign))
                 if len(candidate) < len(vectors[i]):

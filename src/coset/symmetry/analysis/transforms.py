@@ -10,7 +10,8 @@ from torch import Tensor
 
 from coset.symmetry.analysis.digits import Axis, Cut, Plain, Value, join, map_leaves
 from coset.symmetry.analysis.forms import ZERO, multiple
-from coset.symmetry.analysis.primitives import empty, fresh_axis, weld
+from coset.symmetry.analysis.primitives import weld
+from coset.symmetry.analysis.signatures import empty, fresh_axis
 from coset.symmetry.analysis.values import Algebra
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import prod
 
 from coset.symmetry.analysis.atoms import Atoms, Family, Product, Sum
-from coset.symmetry.analysis.digits import Axis, Block, Cut, Digit, Plain, Value, join
+from coset.symmetry.analysis.digits import Axis, Block, Cut, Digit, Plain, Value, governing, join
 from coset.symmetry.analysis.forms import ZERO, Form
 from coset.symmetry.analysis.log import Log
 
@@ -88,6 +88,8 @@ class Algebra:
         expansion = self.atoms.expansion(digit.atom)
         assert isinstance(expansion, Sum)
         inner = self.length(value.axes[i][j + 1 :])
+        atoms = [[self.atoms.find(other.atom) for other in axis] for axis in value.axes]
+        looking = [governing(atoms, axis, digit.atom) == (i, j) for axis in range(len(atoms))]
         parts = []
         for k, piece in enumerate(expansion.pieces):
             axes = []
@@ -97,7 +99,7 @@ class Algebra:
                     if (i2, j2) == (i, j):
                         if piece is not None:
                             digits.append(other._replace(atom=piece))
-                    elif self._governor(value, i2, digit.atom) == (i, j):
+                    elif looking[i2]:
                         choice = (digit.atom, k)
                         digits.append(other._replace(context=(*other.context, choice)))
                     else:
@@ -106,22 +108,6 @@ class Algebra:
             parts.append(replace(value, axes=tuple(axes), constant=None))
         outer = self.length(value.axes[i][:j])
         return Cut(i, outer, tuple(size * inner for size in expansion.sizes), tuple(parts))
-
-    def _governor(self, value: Plain, axis: int, atom: int) -> tuple[int, int] | None:
-        """Which occurrence of ``atom`` a digit of ``axis`` looks at.
-
-        The one of its own axis if there is one, else the only one elsewhere.
-        """
-        places = [
-            (i, j)
-            for i, digits in enumerate(value.axes)
-            for j, digit in enumerate(digits)
-            if self.atoms.find(digit.atom) == atom
-        ]
-        own = [place for place in places if place[0] == axis]
-        if len(own) == 1:
-            return own[0]
-        return places[0] if not own and len(places) == 1 else None
 
     def _instance(self, digit: Digit) -> Digit:
         """Chooses the instance of a family by the digit's context."""
@@ -235,4 +221,6 @@ class Algebra:
 
 
 def _bare(axis: Axis) -> Axis:
+    if not any(digit.form for digit in axis):
+        return axis
     return tuple(digit._replace(form=ZERO) for digit in axis)

@@ -13,6 +13,7 @@ from coset.symmetry.analysis.rules import (
     axes,
     contractions,
     convolutions,
+    lookups,
     maps,
     norms,
     reductions,
@@ -20,7 +21,9 @@ from coset.symmetry.analysis.rules import (
 )
 from coset.symmetry.analysis.rules.table import RULES, unknown
 
-FAMILIES = (maps, arithmetic, contractions, reductions, axes, windows, convolutions, norms)
+FAMILIES = (
+    maps, arithmetic, contractions, reductions, axes, windows, lookups, convolutions, norms,
+)  # fmt: skip
 """The files of rules; importing them fills the table."""
 
 __all__ = ["FAMILIES", "RULES", "unknown"]

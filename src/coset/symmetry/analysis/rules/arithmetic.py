@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from coset.symmetry.analysis.digits import Plain, Value
-from coset.symmetry.analysis.primitives import Names, Signature, apply
+from coset.symmetry.analysis.primitives import apply
 from coset.symmetry.analysis.rules.maps import mapped, power
 from coset.symmetry.analysis.rules.table import EPSILON, Shape, is_value, rule
+from coset.symmetry.analysis.signatures import Names, Signature
 from coset.symmetry.analysis.values import Algebra
 
 

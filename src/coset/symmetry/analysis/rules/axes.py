@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coset.symmetry.analysis.digits import Value, join
-from coset.symmetry.analysis.primitives import Names, Signature, apply, cut, empty
+from coset.symmetry.analysis.primitives import apply, cut
 from coset.symmetry.analysis.rules.arithmetic import broadcast
 from coset.symmetry.analysis.rules.reductions import (
     as_dims,
 )
 from coset.symmetry.analysis.rules.table import Shape, is_value, refused, rule
 from coset.symmetry.analysis.rules.windows import windowed
+from coset.symmetry.analysis.signatures import Names, Signature, empty
 from coset.symmetry.analysis.transforms import (
     constant,
     permute,

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from coset.symmetry.analysis.digits import Value
-from coset.symmetry.analysis.primitives import Signature, apply
+from coset.symmetry.analysis.primitives import apply
 from coset.symmetry.analysis.rules.arithmetic import added
 from coset.symmetry.analysis.rules.table import Shape, is_value, rule
+from coset.symmetry.analysis.signatures import Signature
 from coset.symmetry.analysis.transforms import reshape
 from coset.symmetry.analysis.values import Algebra
 

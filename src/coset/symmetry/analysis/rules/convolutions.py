@@ -3,9 +3,10 @@
 from typing import Any
 
 from coset.symmetry.analysis.digits import Value
-from coset.symmetry.analysis.primitives import Names, Signature, apply, weld
+from coset.symmetry.analysis.primitives import apply, weld
 from coset.symmetry.analysis.rules.arithmetic import added
 from coset.symmetry.analysis.rules.table import Shape, rule
+from coset.symmetry.analysis.signatures import Names, Signature
 from coset.symmetry.analysis.transforms import reshape
 from coset.symmetry.analysis.values import Algebra
 

@@ -6,13 +6,14 @@ from functools import partial
 from typing import Any
 
 from coset.symmetry.analysis.digits import Value
-from coset.symmetry.analysis.primitives import Names, Signature, apply, freeze, weld
+from coset.symmetry.analysis.primitives import apply, freeze, weld
 from coset.symmetry.analysis.rules.arithmetic import added, multiplied
 from coset.symmetry.analysis.rules.axes import pieces, repeat_each
 from coset.symmetry.analysis.rules.contractions import matrix_product
 from coset.symmetry.analysis.rules.maps import mapped, power
 from coset.symmetry.analysis.rules.reductions import reduced, vector_norm
 from coset.symmetry.analysis.rules.table import Shape, refused, rule
+from coset.symmetry.analysis.signatures import Names, Signature
 from coset.symmetry.analysis.transforms import permute, reshape, unscaled
 from coset.symmetry.analysis.values import Algebra
 

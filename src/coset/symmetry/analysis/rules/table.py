@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any, TypeGuard, TypeVar
 
 from coset.symmetry.analysis.digits import Cut, Plain, Value
-from coset.symmetry.analysis.primitives import Names, Signature, apply, freeze
+from coset.symmetry.analysis.primitives import apply, freeze
+from coset.symmetry.analysis.signatures import Names, Signature
 from coset.symmetry.analysis.values import Algebra
 
 Shape = tuple[int, ...]

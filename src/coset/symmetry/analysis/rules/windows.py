@@ -1,14 +1,16 @@
-"""Operations that depend on the order of an axis, or look things up in it."""
+"""Operations that depend on the order of an axis."""
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 from coset.symmetry.analysis.digits import Cut, Plain, Value
-from coset.symmetry.analysis.primitives import Names, Signature, apply, freeze, weld
-from coset.symmetry.analysis.rules.contractions import contract, letters
+from coset.symmetry.analysis.primitives import apply, weld
 from coset.symmetry.analysis.rules.maps import mapped
 from coset.symmetry.analysis.rules.reductions import as_dims, reduced
-from coset.symmetry.analysis.rules.table import Shape, is_value, refused, rule, unknown
+from coset.symmetry.analysis.rules.table import Shape, refused, rule, unknown
+from coset.symmetry.analysis.signatures import Names, Signature
+from coset.symmetry.analysis.transforms import reshape
 from coset.symmetry.analysis.values import Algebra
 
 
@@ -34,7 +36,10 @@ def _enter_windows() -> None:
         ("upsample_bilinear2d", 2), ("upsample_bicubic2d", 2), ("upsample_linear1d", 1),
         ("upsample_trilinear3d", 3), ("_upsample_nearest_exact2d", 2), ("reflection_pad2d", 2),
         ("replication_pad2d", 2), ("reflection_pad1d", 1), ("replication_pad1d", 1),
-        ("avg_pool1d", 1), ("avg_pool2d", 2), ("avg_pool3d", 3),
+        ("avg_pool1d", 1), ("avg_pool2d", 2), ("avg_pool3d", 3), ("reflection_pad3d", 3),
+        ("replication_pad3d", 3), ("_upsample_nearest_exact1d", 1),
+        ("_upsample_nearest_exact3d", 3), ("_upsample_bilinear2d_aa", 2),
+        ("_upsample_bicubic2d_aa", 2),
     ):  # fmt: skip
 
         def act(
@@ -110,24 +115,48 @@ def _sorted(algebra: Algebra, shape: Any, self: Value, dim: int = -1, **_: Any) 
     return value, lambda: mapped(algebra, value, "step")
 
 
-@rule("embedding")
-def _embedding(algebra: Algebra, shape: Shape, weight: Value, indices: Value, **_: Any) -> Value:
-    weight = weld(algebra, weight, 0, "rows looked up by number")
-    lead = letters(len(shape) - 1)
-    indices = mapped(algebra, indices, "generic")
-    return contract(algebra, [indices, weight], [lead, "VE"], f"{lead}E")
+@rule("unfold")
+def _unfold(
+    algebra: Algebra, shape: Shape, self: Value, dimension: int, size: int, step: int
+) -> Value:
+    rank = len(shape) - 1
+    x = weld(algebra, self, dimension % rank, "a sliding window")
+    names: Names = tuple((f"a{i}",) for i in range(rank))
+    out: Names = (*(("w",) if i == dimension % rank else name for i, name in enumerate(names)),)
+    sizes = {f"a{i}": n for i, n in enumerate(algebra.shape(x))}
+    sizes |= {"w": shape[dimension % rank], "k": size}
+    signature = Signature((names,), (*out, ("k",)), sizes)
+    return apply(algebra, [x], signature, "multiply", fresh="a sliding window")
 
 
-@rule("index_select")
-def _index_select(algebra: Algebra, shape: Shape, self: Value, dim: int, index: Value) -> Value:
-    freeze(algebra, index, "places to look up")
-    return windowed(algebra, self, shape, [dim], "entries looked up by number")
+@rule("im2col")
+def _im2col(
+    algebra: Algebra, shape: Shape, self: Value, kernel_size: Sequence[int], **_: Any
+) -> Value:
+    if len(shape) != 3:
+        return refused(algebra, shape, self)
+    for axis in (2, 3):
+        self = weld(algebra, self, axis, "a sliding window")
+    count, channels, height, width = algebra.shape(self)
+    sizes = {"n": count, "c": channels, "h": height, "w": width}
+    sizes |= {"k": prod(kernel_size), "l": shape[2]}
+    names: Names = (("n",), ("c",), ("h",), ("w",))
+    signature = Signature((names,), (("n",), ("c", "k"), ("l",)), sizes)
+    return apply(algebra, [self], signature, "multiply", fresh="a sliding window")
 
 
-@rule("index")
-def _index(algebra: Algebra, shape: Shape, self: Value, indices: Sequence[Any]) -> Value:
-    used = [i for i, index in enumerate(indices) if index is not None]
-    if len(used) != 1 or len(algebra.shape(indices[used[0]])) != 1:
-        return refused(algebra, shape, self, *(i for i in indices if is_value(i)))
-    freeze(algebra, indices[used[0]], "places to look up")
-    return windowed(algebra, self, shape, used, "entries looked up by number")
+@rule("col2im")
+def _col2im(
+    algebra: Algebra, shape: Shape, self: Value, kernel_size: Sequence[int], **_: Any
+) -> Value:
+    if len(shape) != 4:
+        return refused(algebra, shape, self)
+    count, length = shape[0], algebra.shape(self)[2]
+    x = reshape(algebra, self, [count, shape[1], prod(kernel_size), length])
+    for axis in (2, 3):
+        x = weld(algebra, x, axis, "windows that overlap")
+    sizes = {"n": count, "c": shape[1], "k": prod(kernel_size), "l": length}
+    sizes |= {"h": shape[2], "w": shape[3]}
+    names: Names = (("n",), ("c",), ("k",), ("l",))
+    signature = Signature((names,), (("n",), ("c",), ("h",), ("w",)), sizes)
+    return apply(algebra, [x], signature, "multiply", fresh="windows that overlap")
