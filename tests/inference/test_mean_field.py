@@ -1,4 +1,4 @@
-"""Mean field: the known optimum of a conjugate problem, and noise drawn layer by layer."""
+"""Mean field: bound, temperature, and noise drawn example by example (optimum: see the laws)."""
 
 import pytest
 import torch
@@ -26,22 +26,18 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.mark.parametrize("estimator", ["local", "flipout", "shared"])
-def test_finds_the_optimum_of_a_conjugate_problem(estimator):
-    """The best factored Gaussian has the mean, and the inverse diagonal of the precision."""
-    problem, mean, covariance = linear_gaussian()
-    method = MeanField(optimiser=Adam(2e-2), epochs=1500, estimator=estimator)
-    posterior = method.fit(problem, generator=seeded())
+def _divergence(posterior, problem, mean, covariance):
     layout = problem.network.layout
-    wanted = torch.linalg.inv(covariance).diagonal().rsqrt()
-    off = (layout.flatten(posterior.mean) - mean) / wanted
-    assert float(off.abs().max()) < 0.1
-    torch.testing.assert_close(layout.flatten(posterior.std), wanted, rtol=0.05, atol=0)
+    ours = torch.distributions.MultivariateNormal(
+        layout.flatten(posterior.mean), layout.flatten(posterior.std).square().diag()
+    )
+    exact = torch.distributions.MultivariateNormal(mean, covariance)
+    return float(torch.distributions.kl_divergence(ours, exact))
 
 
 def test_the_bound_lies_below_the_evidence_of_a_conjugate_problem():
-    problem, _, _ = linear_gaussian()
-    method = MeanField(optimiser=Adam(2e-2), epochs=1500)
+    problem, mean, covariance = linear_gaussian()
+    method = MeanField(optimiser=Adam(2e-2), epochs=1000)
     posterior = method.fit(problem, generator=seeded())
     # by the divergence of the two
     inputs, targets = problem.train.inputs, problem.train.targets
@@ -52,8 +48,9 @@ def test_the_bound_lies_below_the_evidence_of_a_conjugate_problem():
     )
     evidence = float(marginal.log_prob(targets.flatten()))
     bound = posterior.report.diagnostics["evidence_bound"]
-    assert bound < evidence + 0.5
-    assert bound == pytest.approx(evidence, abs=2.0)
+    # the expected loss of 64 passes has a standard error of about 0.3 nats: five of them
+    divergence = _divergence(posterior, problem, mean, covariance)
+    assert bound == pytest.approx(evidence - divergence, abs=1.5)
 
 
 def test_a_cold_posterior_is_narrower():

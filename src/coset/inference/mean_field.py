@@ -40,6 +40,9 @@ from coset.weights.masks import dropout_off
 
 Estimator = Literal["local", "flipout", "shared"]
 
+_PASSES = (4, 64)
+"""Least and most passes over the data for the bound; in between a tenth of the epochs."""
+
 
 @dataclass(frozen=True)
 class MeanField:
@@ -119,7 +122,7 @@ class MeanField:
         record = record_of(self.checkpoint, repr(self), problem, self.recipe, seeds, starts)
         run = _Run(self, problem, precisions, starts, record)
         run.train(generator, progress)
-        return run.posterior()
+        return run.posterior(generator)
 
 
 class _Run:
@@ -143,6 +146,7 @@ class _Run:
         }
         self._buffers = {name: first[name] for name in problem.network.buffers}
         self._learnt = is_learnt(problem.likelihood)
+        self._log_prob = half_squares if self._learnt else problem.likelihood.log_prob
         self._noise: Noise | None = None
         self._loss, self._total = math.nan, 0.0
         self._epoch, self._step_number = 0, 0
@@ -231,8 +235,7 @@ class _Run:
     def _step(self, batch: Batch, rate: float, generator: torch.Generator) -> float:
         inputs, targets = batch
         outputs = self._outputs(inputs, generator)
-        log_prob = half_squares if self._learnt else self._problem.likelihood.log_prob
-        data = -log_prob(outputs, targets).mean()
+        data = -self._log_prob(outputs, targets).mean()
         if self._learnt and self._noise is None:
             self._noise = Noise.first(data.detach().reshape(1), targets.shape[1:].numel())
         scale = 1.0 if self._noise is None else 1 / float(self._noise.variance)
@@ -270,11 +273,23 @@ class _Run:
             parts.append((scaled - 1 - 2 * log_std - precision.log()).sum() / 2)
         return torch.stack(parts).sum()
 
-    def posterior(self) -> LowRankGaussian:
-        likelihood, loss = None, self._loss
+    @torch.no_grad()
+    def _expected_loss(self, generator: torch.Generator) -> float:
+        """The mean over passes of the mean loss under ``q``; one pass would be mostly noise."""
+        passes = min(max(self._epoch // 10, _PASSES[0]), _PASSES[1])
+        kept, total = self._buffers, 0.0
+        for _ in range(passes):
+            for inputs, targets in self._problem.train:
+                each = self._log_prob(self._outputs(inputs, generator), targets)
+                total -= float(each.sum())
+        self._buffers = kept
+        return total / (passes * self._problem.train.size)
+
+    def posterior(self, generator: torch.Generator) -> LowRankGaussian:
+        likelihood, loss = None, self._expected_loss(generator)
         if self._noise is not None:
             likelihood = GaussianNoise(float(self._noise.variance.sqrt()))
-            loss = float(self._noise.losses(torch.tensor([self._loss])))
+            loss = float(self._noise.losses(torch.tensor([loss])))
         divergence = float(self.divergence().detach())
         numbers: Mapping[str, float] = {
             "loss": loss,
