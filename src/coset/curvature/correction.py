@@ -1,0 +1,148 @@
+"""Eigenvalues of Kronecker factors replaced by the exact diagonal (George et al. 2018).
+
+All columns of the output Hessian go through a layer together, a few examples at a time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from coset.bayes.problem import Problem
+from coset.curvature.capture import Recorded, pair_of, record
+from coset.curvature.maps import Pair
+from coset.curvature.measure import Measured, column_count, recordings, squares
+from coset.curvature.output_hessian import along
+from coset.linalg import BlockDiagonal, Kronecker
+from coset.vocabulary import Weights
+from coset.weights.layout import Layout
+
+_CACHED = 1 << 28
+"""Bytes of gradients and inputs of all layers that the correction keeps at a time."""
+
+_SIDE_BY_SIDE = 32
+"""Columns whose gradients the correction multiplies together."""
+
+
+def correct(
+    problem: Problem,
+    weights: Weights,
+    layout: Layout,
+    outputs: Tensor | None,
+    separate: frozenset[str],
+    previous: Measured,
+) -> Measured:
+    """The exact diagonal in the eigenbasis of ``previous``.
+
+    Args:
+        problem: Network, likelihood and data.
+        weights: Where the network is linearised.
+        layout: The tensors that are covered.
+        outputs: Where the output Hessian is taken; ``None``: at the network's own outputs.
+        separate: Weights that do not share a block with their bias.
+        previous: Kronecker factors with any eigenvalues.
+    """
+    operator = previous.operator
+    assert isinstance(operator, BlockDiagonal)
+    blocks: dict[tuple[str, ...], Kronecker] = {}
+    for names, block in zip(previous.layers, operator.blocks, strict=True):
+        assert isinstance(block, Kronecker)
+        blocks[names] = block
+    tables = {names: torch.zeros_like(block.table) for names, block in blocks.items()}
+    bases: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
+    rows, start = _rows_at_a_time(problem, weights, layout, separate), 0
+    for recorded, columns in recordings(problem, weights, layout, outputs, separate, rows=rows):
+        if not bases:
+            bases = {names: _basis(block, recorded.outputs) for names, block in blocks.items()}
+        at = here(recorded, outputs, start)
+        start += len(at)
+        own = recorded.own
+        if own is not None:
+            right = _along(recorded.maps[own][0].right(at), bases[own][1])[:, 0, 0]
+            sizes = along(problem.likelihood, at, bases[own][0][0])
+            tables[own] += (sizes.mT @ right.square()).double()
+        others = {names: basis for names, basis in bases.items() if names != own}
+        while others and (some := list(islice(columns, _SIDE_BY_SIDE))):
+            found = [recorded.gradients(column) for column in some]
+            for names, basis in others.items():
+                pairs = [pair_of(recorded.maps[names], part.pop(names)) for part in found]
+                tables[names] += turned_squares(pairs, *basis).double()
+    corrected = tuple(replace(block, table=tables[names]) for names, block in blocks.items())
+    return Measured(BlockDiagonal(corrected, operator.order), previous.layers)
+
+
+def here(recorded: Recorded, outputs: Tensor | None, start: int) -> Tensor:
+    """Where the output Hessian of a recorded run is taken: there, or at its own outputs."""
+    if outputs is None:
+        return recorded.outputs.detach()
+    return outputs[start : start + len(recorded.outputs)]
+
+
+def _basis(block: Kronecker, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Coordinates along the columns of ``L``: ``L⁻¹``, which is ``Lᵀ`` where it is orthogonal."""
+    left = block.left if block.orthogonal else torch.linalg.inv(block.left).mT
+    return left.to(like.dtype), block.right.to(like.dtype)
+
+
+def _rows_at_a_time(
+    problem: Problem, weights: Weights, layout: Layout, separate: frozenset[str]
+) -> int:
+    """Examples whose gradients of all columns, and the products they enter, fit the memory."""
+    inputs, _ = next(iter(problem.train))
+    one = inputs[:1] if isinstance(inputs, Tensor) else tuple(part[:1] for part in inputs)
+    recorded = record(problem.network, weights, layout, one, separate=separate)
+    columns = min(_SIDE_BY_SIDE, column_count(problem.likelihood, recorded.outputs))
+    entries = 0
+    for left, right in recorded.pairs(torch.ones_like(recorded.outputs)).values():
+        shared = left.shape[1] * left.shape[3] * right.shape[3] if left.shape[2] > 1 else 0
+        entries += columns * left.numel() + right.numel()
+        entries = max(entries, 2 * columns * shared)
+    return max(1, _CACHED // (entries * recorded.outputs.element_size()))
+
+
+def turned_squares(
+    pairs: Sequence[Pair], left_basis: Float[Tensor, "b o o"], right_basis: Float[Tensor, "b i i"]
+) -> Float[Tensor, "b o i"]:
+    """``Σ_n Σ_c (Lᵀ (Σ_r u_r v_rᵀ) R)²``, entry by entry, over examples and columns.
+
+    Args:
+        pairs: ``u`` and ``v`` of each column; usually all have the same ``v``.
+        left_basis: ``L``.
+        right_basis: ``R``.
+
+    >>> one = torch.ones(1, 1, 1)
+    >>> turned_squares([(torch.full((2, 1, 1, 1), 2.0), torch.full((2, 1, 1, 1), 3.0))], one, one)
+    tensor([[[72.]]])
+    """
+    right = pairs[0][1]
+    if any(pair[1] is not right for pair in pairs):
+        return torch.stack(
+            [squares((_along(u, left_basis), _along(v, right_basis))) for u, v in pairs]
+        ).sum(0)
+    positions, rows = right.shape[2], left_basis.shape[-1]
+    if positions == 1:
+        total = torch.stack([_along(u, left_basis).square() for u, _ in pairs]).sum(0)
+        return torch.einsum("nbro,nbri->boi", total, _along(right, right_basis).square())
+    lefts = torch.cat([u for u, _ in pairs], dim=-1)  # n b r (c o)
+    # each side is turned before the positions are summed or after, whichever is less work
+    before = positions < lefts.shape[-1], positions < right.shape[-1]
+    if before[1]:
+        lefts = _along(lefts.unflatten(-1, (-1, rows)).flatten(2, 3), left_basis)
+        lefts = lefts.unflatten(2, (positions, -1)).flatten(3)
+    products = torch.matmul(lefts.mT, _along(right, right_basis) if before[0] else right)
+    if not before[0]:
+        products = _along(products, right_basis)
+    products = products.unflatten(2, (-1, rows))  # n b c o i
+    if not before[1]:
+        products = torch.matmul(left_basis.mT.unsqueeze(1), products)
+    return products.square_().sum((0, 2))
+
+
+def _along(side: Float[Tensor, "n b r k"], basis: Float[Tensor, "b k j"]) -> Tensor:
+    """The coordinates of one side along the columns of a basis."""
+    if len(basis) == 1:  # one product for all examples
+        return torch.matmul(side, basis[0])
+    return side * basis if basis.shape[-1] == 1 else torch.einsum("nbrk,bkj->nbrj", side, basis)
