@@ -45,9 +45,9 @@ class Case:
 
 
 CASES = {
-    "resnet18": Case("ResNet-18", resnet18, 200, 4, 2, 0.1, 12),
-    "resnet50": Case("ResNet-50", resnet50, 100, 2, 2, 0.1, 12),
-    "sixteen": Case("ResNet-50, one round", resnet50, 16, 16, None, 0.9, 8),
+    "resnet18": Case("ResNet-18", resnet18, 100, 4, 2, 0.05, 12),
+    "resnet50": Case("ResNet-50", resnet50, 50, 2, 2, 0.05, 12),
+    "sixteen": Case("ResNet-50, one round", resnet50, 16, 16, None, 0.5, 2),
 }
 
 

@@ -94,7 +94,6 @@ class Laplace:
         tell(0.0, "curvature")
         if isinstance(self.curvature, MatrixFree):
             layout = self._sampled_layout(problem)
-            fixed = _others(layout, weights, start)
             sampled = fit_matrix_free(
                 problem,
                 weights,
@@ -103,8 +102,8 @@ class Laplace:
                 self.tuning,
                 generator=generator,
                 tell=tell,
-                fixed=fixed,
             )
+            sampled = replace(sampled, fixed=_others(layout, weights, start))
             if self.tuning is None:
                 return sampled
             return examine(sampled, problem, self.tuning.validation, _RULE.link)

@@ -61,7 +61,8 @@ def test_whatever_the_preconditioner_the_samples_are_the_same(near, generator):
 
 def test_a_solution_is_the_dense_one(generator):
     """``(H + Λ) z = b`` for the very right-hand sides that were drawn."""
-    problem, (inputs, targets), posterior, samples = sampled("classes", generator, 4)
+    solver = ConjugateGradients(tolerance=1e-9, iterations=2_000)
+    problem, (inputs, targets), posterior, samples = sampled("classes", generator, 4, solver)
     dense = dense_of(problem, inputs)
     model = model_of(problem, targets, dense, seed_of(torch.Generator().manual_seed(0)), 4)
     flat = torch.full((problem.network.layout.size,), 2.0)

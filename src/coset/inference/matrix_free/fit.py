@@ -43,7 +43,6 @@ def fit_matrix_free(
     *,
     generator: torch.Generator,
     tell: Progress,
-    fixed: Weights | None = None,
 ) -> TangentSamples:
     """Samples of ``N(θ̃, (H + Λ)⁻¹)`` with the exact ``H``, and precisions tuned by them.
 
@@ -55,7 +54,6 @@ def fit_matrix_free(
         tuning: How precisions are found; ``None`` keeps the prior and a given noise.
         generator: Where one seed comes from.
         tell: Told how far it is.
-        fixed: What is not covered, where it is not the network's own.
     """
     solver = curvature.settled(problem.train.size)
     _check_batch_norm(problem)
@@ -72,9 +70,8 @@ def fit_matrix_free(
     _check_memory(model, curvature, solver)
     model = _with_features(model, curvature, tell)
     found = _loop(model, curvature, solver, settings, tell)
-    posterior = replace(_posterior(found, model, settings, noise), fixed=fixed or {})
     tell(1.0, "done")
-    return posterior
+    return _posterior(found, model, settings, noise)
 
 
 def _with_features(model: Model, curvature: MatrixFree, tell: Progress) -> Model:

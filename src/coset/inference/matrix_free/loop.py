@@ -27,8 +27,8 @@ from coset.vocabulary import Progress
 _SPAN, _JUMP = 1e8, 100.0
 """How far a precision may go from its start in all, and in one update."""
 
-_NEWTON_STEPS, _INNER = 60, 12
-"""Newton steps to the mode at most, and iterations of conjugate gradients in each."""
+_NEWTON_STEPS = 100
+"""Newton steps to the mode at most."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Loop:
             tolerance=max(self.solver.tolerance**2, 1e-14),
             # short inner runs: what the next step promises to gain decides whether there is one
             steps=1 if newton else _NEWTON_STEPS,
-            iterations=self.solver.iterations if newton else _INNER,
+            iterations=self.solver.iterations if newton else _inner(self.solver.tolerance),
         )
         if self.mean != "network":
             state = replace(state, mode=found.flat, outputs=found.outputs)
@@ -232,6 +232,11 @@ def first_state(
         number(0),
         work,
     )
+
+
+def _inner(tolerance: float) -> int:
+    """Iterations of conjugate gradients in each Newton step: four a digit."""
+    return max(4, math.ceil(-4 * math.log10(min(tolerance, 1.0))))
 
 
 def _point(state: State) -> Point:

@@ -86,7 +86,6 @@ def by_descent(
     solver: StochasticDescent, turn: Round, state: State, *, with_mode: bool
 ) -> tuple[State, Solved]:
     """Descends on batches, from where the last round ended, and averages the last steps."""
-    model = turn.model
     target = turn.model.targets(turn.tangent, turn.curved, turn.precision).mT
     # whole batches only: a small last one would weigh its examples too much
     batches = max(1, turn.tangent.problem.train.size // solver.batch)
@@ -99,12 +98,14 @@ def by_descent(
         turn.save(state)
     scales = turn.near.inverse.matmat(torch.ones_like(turn.precision).unsqueeze(1)).squeeze(1)
     rate = solver.rate or 1 / _largest(solver, turn, scales)
-    from_step = int((1 - solver.averaged) * total)
+    from_step = min(int((1 - solver.averaged) * total), total - 1)
+    order = _order(turn, int(state.step), int(work.count) // batches)
     for count in range(int(work.count), total):
         epoch, place = divmod(count, batches)
         if place == 0:
             turn.tell(f"pass {epoch + 1} of {solver.epochs}")
-        index = _order(turn, int(state.step), epoch)[place * solver.batch :][: solver.batch]
+            order = _order(turn, int(state.step), epoch)
+        index = order[place * solver.batch :][: solver.batch]
         gradient = _gradient(turn, index, work.value, target)
         work.velocity.mul_(solver.momentum).add_(gradient)
         step = rate * (1 - 0.9 * count / total)
@@ -116,15 +117,23 @@ def by_descent(
         work = replace(work, count=number(count + 1))
         if (count + 1) % solver.every == 0:
             turn.save(replace(state, work=work))
-    found = work.average
-    if not bool(found.isfinite().all()):
+    if not bool(work.average.isfinite().all()):
         raise CosetError(
             f"got samples that are not finite at a rate of {rate:.1e}",
             "needed a descent that does not diverge",
             "give StochasticDescent(rate=…) a smaller one, or a larger batch",
         )
-    state = replace(state, work=replace(work, value=found.clone()))
-    samples = found[: model.samples].mT
+    state = replace(state, work=replace(work, value=work.average.clone()))
+    solved = _measured(turn, work.average, target, scales)
+    mode = _point(turn, work.average[-1]) if with_mode else None
+    return state, replace(solved, iterations=total, mode=mode)
+
+
+def _measured(
+    turn: Round, found: Tensor, target: Float[Tensor, "m p"], scales: Float[Tensor, " p"]
+) -> Solved:
+    """One product over all data: how well the samples solve their systems, and ``H z``."""
+    samples = found[: turn.model.samples].mT
     operator = turn.tangent.product(turn.curved, turn.precision)
     product = operator.matmat(samples)
     residual = target.mT - product
@@ -132,8 +141,7 @@ def by_descent(
         scales.unsqueeze(1) * target.mT.square()
     ).sum(0)
     bent = product - turn.precision.unsqueeze(1) * samples
-    mode = _point(turn, found[-1]) if with_mode else None
-    return state, Solved(samples, bent, float(rest.max().sqrt()), total, mode)
+    return Solved(samples, bent, float(rest.max().sqrt()), 0)
 
 
 def _first(turn: Round, state: State, target: Float[Tensor, "m p"], with_mode: bool) -> Descent:
