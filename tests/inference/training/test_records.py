@@ -25,6 +25,9 @@ from coset import (
     MultiMode,
 )
 from coset.inference import SGD, Adam
+from coset.inference.training.members import starting_points
+from coset.inference.training.parallel import train_stacks
+from coset.inference.training.planning import Plan
 from coset.inference.training.records import Record, part_of
 
 
@@ -201,6 +204,24 @@ def test_finished_members_are_not_trained_again(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "_train_step", lambda *args: steps.append(1) or step(*args))
     with_folder(method, tmp_path).fit(problem, generator=seeded())
     assert len(steps) == 7 + 15  # the second member from its eighth step on, and the third
+
+
+def test_stacks_in_threads_are_taken_up_too(tmp_path, monkeypatch):
+    problem, seeds = problem_of(perceptron), [1, 2, 3, 4]
+    starts = starting_points(problem, None, seeds)
+
+    def trained(checkpoint=None):
+        return train_stacks(
+            problem, starts, SHORT.recipe, seeds, Plan(2, 2), checkpoint=checkpoint
+        ).weights
+
+    whole = trained()
+    with monkeypatch.context() as patch:
+        killed_at_write(patch, 5, before=False)
+        with pytest.raises(Killed):
+            trained(Checkpoint(tmp_path, 2))
+    resumed = trained(Checkpoint(tmp_path, 2))
+    assert all(torch.equal(tensor, resumed[name]) for name, tensor in whole.items())
 
 
 SCRIPT = """
