@@ -74,15 +74,19 @@ def leapfrog(
     positions, gradient, value = point.positions, point.gradient, point.energy
     momenta, drift = point.momenta - step / 2 * gradient, step * inverse_mass
     for number in range(count):
-        positions = torch.addcmul(positions, drift, momenta)
+        # the first creates positions of our own, which later steps may write into
+        positions = (
+            positions.addcmul_(drift, momenta)
+            if number
+            else torch.addcmul(positions, drift, momenta)
+        )
         found = energy(positions)
         gradient, value = found.gradient, found.energy
         kick = step if number + 1 < count else step / 2
-        momenta = (
-            torch.addcmul(momenta, kick, gradient, value=-1)
-            if isinstance(kick, Tensor)
-            else torch.sub(momenta, gradient, alpha=kick)
-        )
+        if isinstance(kick, Tensor):
+            momenta.addcmul_(kick, gradient, value=-1)
+        else:
+            momenta.sub_(gradient, alpha=kick)
     return Point(positions, momenta, value, gradient)
 
 

@@ -72,6 +72,26 @@ class Target:
         like = next(iter(self.problem.network.weights.values()))
         return self.problem.prior.flat(self.parameters, like)
 
+    @cached_property
+    def _one_precision(self) -> float | None:
+        """The prior precision, where it is the same for all parameters."""
+        first = self.precision[0]
+        return float(first) if bool((self.precision == first).all()) else None
+
+    def with_prior(
+        self,
+        losses: Float[Tensor, " m"],
+        gradient: Float[Tensor, "m p"],
+        positions: Float[Tensor, "m p"],
+    ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m p"]]:
+        """Energies and gradients from those of the likelihood; writes into ``gradient``."""
+        one = self._one_precision
+        if one is None:
+            prior = self.precision * positions
+            return losses + torch.linalg.vecdot(prior, positions) / 2, gradient.add_(prior)
+        squares = torch.linalg.vecdot(positions, positions)
+        return torch.add(losses, squares, alpha=one / 2), gradient.add_(positions, alpha=one)
+
     def split(self, stack: Weights) -> tuple[Float[Tensor, "m p"], Float[Tensor, "m q"]]:
         """Flat parameters and flat buffers of a stack."""
         positions = self.parameters.flatten(stack)
@@ -157,10 +177,8 @@ class FullBatch:
     def __call__(self, positions: Float[Tensor, "m p"], buffers: Float[Tensor, "m q"]) -> Evaluated:
         """Energy and gradient of each chain."""
         if self.loss is not None:
-            losses, pull = self.loss(positions)
-            prior = self.target.precision * positions
-            energy = losses + torch.linalg.vecdot(prior, positions) / 2
-            return Evaluated(energy, prior.add_(pull), buffers)
+            losses, gradient = self.loss(positions)
+            return Evaluated(*self.target.with_prior(losses, gradient, positions), buffers)
         return self.target.on(self._data(len(positions)), positions, buffers, scale=1.0)
 
     def _data(self, chains: int) -> list[Batch]:
