@@ -1,11 +1,14 @@
-"""Samplers against blackjax and posteriors: MLP 784-50-10, 1,000 examples, cross-entropy.
+"""Samplers against blackjax, numpyro, pyro and posteriors: MLP 784-50-10, 1,000 examples.
 
-Leapfrog steps are timed as HMC runs them, 32 in a row; effective draws are those of predictions on
-16 inputs after each library's own adaptation.  Contestants that are not installed are left out.
+Leapfrog steps are timed as HMC runs them, 32 in a row, in single precision on one thread, for one
+chain and for four at once.  Effective draws are those of four chains after each library's own
+adaptation, at most 32 leapfrog steps a draw: of the log-posterior and of the predictions on 16
+inputs, by one estimator for all.  Contestants that are not installed are left out.
 
     python benchmarks/samplers.py [leapfrog] [effective] [sghmc]
 """
 
+import os
 import sys
 import time
 import warnings
@@ -26,6 +29,7 @@ from coset.posterior.predict import apply_members
 from coset.weights import functionalise
 
 ROWS, HIDDEN, STEPS, SIZE = 1000, 50, 32, 1e-4
+ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 
 def problem_of() -> Problem:
@@ -95,43 +99,127 @@ def blackjax_leapfrog(problem: Problem, chains: int):
     return lambda: jax.block_until_ready(step(keys, states)[0].logdensity)
 
 
+def numpyro_leapfrog(problem: Problem, chains: int):
+    import jax
+    from numpyro.infer import HMC as NumpyroHMC
+
+    log_density = log_density_of(problem)
+    kernel = NumpyroHMC(
+        potential_fn=lambda weights: -log_density(weights),
+        step_size=SIZE,
+        num_steps=STEPS,
+        adapt_step_size=False,
+        adapt_mass_matrix=False,
+    )
+    if chains == 1:
+        keys, start = jax.random.key(0), first_of(jax_start(problem, 1))
+    else:  # a stack of keys makes a stack of chains
+        keys, start = jax.random.split(jax.random.key(0), chains), jax_start(problem, chains)
+    state = kernel.init(keys, 0, start, (), {})
+    step = jax.jit(lambda state: kernel.sample(state, (), {}))
+    return lambda: jax.block_until_ready(step(state).potential_energy)
+
+
+def first_of(stack):
+    return {key: value[0] for key, value in stack.items()}
+
+
+def pyro_potential(problem: Problem):
+    """The energy of one network as pyro wants it; chains run one after the other."""
+    inputs, targets = problem.train.inputs, problem.train.targets
+
+    def potential(weights):
+        hidden = torch.relu(torch.nn.functional.linear(inputs, weights["a"], weights["b"]))
+        logits = torch.nn.functional.linear(hidden, weights["c"], weights["d"])
+        squares = sum((value**2).sum() for value in weights.values())
+        loss = torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
+        return loss + 0.5 * squares
+
+    start = starting_points(problem, None, [0])
+    return potential, {key: w[0].clone() for key, w in zip("abcd", start.values(), strict=True)}
+
+
+def pyro_leapfrog(problem: Problem, chains: int):
+    from pyro.ops.integrator import velocity_verlet
+
+    potential, start = pyro_potential(problem)
+    momenta = {key: torch.randn(w.shape) for key, w in start.items()}
+
+    def run() -> None:
+        for _ in range(chains):
+            velocity_verlet(start, momenta, potential, lambda r: r, SIZE, STEPS)
+
+    return run
+
+
+LEAPFROGS = {
+    "blackjax": blackjax_leapfrog,
+    "numpyro": numpyro_leapfrog,
+    "pyro": pyro_leapfrog,
+}
+
+
 def time_leapfrogs() -> None:
     problem = problem_of()
+    others = {name: make for name, make in LEAPFROGS.items() if installed(name)}
     for chains in (1, 4):
         contestants = {"ours": ours_leapfrog(problem, chains)}
-        if installed("blackjax"):
-            contestants["blackjax"] = blackjax_leapfrog(problem, chains)
+        contestants |= {name: make(problem, chains) for name, make in others.items()}
         taken = medians(contestants, repeats=7)
         each = {name: seconds / STEPS / chains for name, seconds in taken.items()}
         for name, seconds in each.items():
             print(f"{name}: {1000 * seconds:.2f} ms a leapfrog step and chain, {chains} at once")
-        if "blackjax" in each:
-            label = f"leapfrog, {chains} chain{'s' * (chains > 1)}, against blackjax"
-            print_line(label, each["ours"], each["blackjax"], wanted=1.0)
+        for name in others:
+            label = f"leapfrog, {chains} chain{'s' * (chains > 1)}, against {name}"
+            print_line(label, each["ours"], each[name], wanted=1.0)
 
 
-def effective_of(problem: Problem, flat: torch.Tensor) -> float:
-    """Effective draws of a typical prediction, from ``(draws, chains, p)``, summed over chains.
+def effective_of(problem: Problem, flat: torch.Tensor) -> dict[str, float]:
+    """Effective draws from ``(draws, chains, p)``, chain by chain and summed.
 
     Chain by chain, because one chain cannot see what several would: that modes differ.
     """
     stack = problem.network.layout.unflatten(flat.flatten(0, 1))
     outputs = apply_members(problem.network, stack, problem.train.inputs[:16]).softmax(-1)
-    values = outputs.flatten(1).unflatten(0, flat.shape[:2])
-    chains = values.split(1, dim=1)
-    return sum(float(effective_sample_size(chain).median()) for chain in chains)
+    predictions = outputs.flatten(1).unflatten(0, flat.shape[:2])
+    parts = [
+        {name: part.unsqueeze(0) for name, part in problem.network.layout.unflatten(row).items()}
+        for row in flat.flatten(0, 1)
+    ]
+    energy = FullBatch.of(problem, parts[0])
+    energies = [energy(*energy.target.split(part)).energy for part in parts]
+    levels = torch.cat(energies).view(*flat.shape[:2], 1)
+    each = sum(effective_sample_size(chain) for chain in predictions.split(1, dim=1))
+    return {
+        "a typical prediction": float(each.median()),
+        "the slowest prediction": float(each.min()),
+        "the log-posterior": sum(float(effective_sample_size(c)) for c in levels.split(1, dim=1)),
+    }
+
+
+def flat_of(found, draws: int, chains: int) -> torch.Tensor:
+    """``(draws, chains, p)`` from arrays that begin with these two axes."""
+    parts = [numpy.array(found[key]).reshape(draws, chains, -1) for key in "abcd"]
+    return torch.from_numpy(numpy.concatenate(parts, 2))
+
+
+def ours_draws(problem: Problem, warmup: int, draws: int):
+    sampler = HMC(warmup=warmup, draws=draws, chains=4, max_steps=STEPS)
+    begin = time.perf_counter()
+    posterior = sampler.fit(problem, generator=torch.Generator().manual_seed(0))
+    seconds = time.perf_counter() - begin
+    flat = problem.network.layout.flatten(posterior.stack).unflatten(0, (4, -1)).transpose(0, 1)
+    return flat, seconds
 
 
 def blackjax_draws(problem: Problem, warmup: int, draws: int):
-    """One chain of blackjax's HMC with its window adaptation."""
+    """Four chains of blackjax's HMC, each with its window adaptation."""
     import blackjax
     import jax
 
     log_density = log_density_of(problem)
-    start = {key: value[0] for key, value in jax_start(problem, 1).items()}
 
-    @jax.jit
-    def run(key):
+    def run(key, start):
         warm, sampling = jax.random.split(key)
         adapted = blackjax.window_adaptation(blackjax.hmc, log_density, num_integration_steps=STEPS)
         (state, parameters), _ = adapted.run(warm, start, num_steps=warmup)
@@ -143,28 +231,68 @@ def blackjax_draws(problem: Problem, warmup: int, draws: int):
 
         return jax.lax.scan(step, state, jax.random.split(sampling, draws))[1]
 
-    compiled = run.lower(jax.random.key(0)).compile()
+    keys, starts = jax.random.split(jax.random.key(0), 4), jax_start(problem, 4)
+    compiled = jax.jit(jax.vmap(run, out_axes=1)).lower(keys, starts).compile()
     begin = time.perf_counter()
-    found = jax.block_until_ready(compiled(jax.random.key(0)))
+    found = jax.block_until_ready(compiled(keys, starts))
+    return flat_of(found, draws, 4), time.perf_counter() - begin
+
+
+def numpyro_draws(problem: Problem, warmup: int, draws: int):
+    """Four vectorised chains of numpyro's NUTS, trees of 31 steps at most."""
+    import jax
+    from numpyro.infer import MCMC
+    from numpyro.infer import NUTS as NumpyroNUTS
+
+    log_density = log_density_of(problem)
+    depth = STEPS.bit_length() - 1
+    kernel = NumpyroNUTS(potential_fn=lambda weights: -log_density(weights), max_tree_depth=depth)
+    settings = {"num_chains": 4, "chain_method": "vectorized", "progress_bar": False}
+    runner = MCMC(kernel, num_warmup=warmup, num_samples=draws, jit_model_args=True, **settings)
+    begin = time.perf_counter()
+    runner.run(jax.random.key(0), init_params=jax_start(problem, 4))
+    found = runner.get_samples(group_by_chain=True)
+    jax.block_until_ready(found)
     seconds = time.perf_counter() - begin
-    flat = [numpy.array(found[key]).reshape(draws, -1) for key in "abcd"]
-    return torch.from_numpy(numpy.concatenate(flat, 1)).unsqueeze(1), seconds
+    swapped = {key: numpy.array(value).swapaxes(0, 1) for key, value in found.items()}
+    return flat_of(swapped, draws, 4), seconds
+
+
+def pyro_draws(problem: Problem, warmup: int, draws: int):
+    """One chain of pyro's HMC, a quarter of the work of four."""
+    from pyro.infer.mcmc import HMC as PyroHMC
+    from pyro.infer.mcmc import MCMC as PyroMCMC
+
+    potential, start = pyro_potential(problem)
+    torch.manual_seed(0)
+    kernel = PyroHMC(potential_fn=potential, num_steps=STEPS)
+    runner = PyroMCMC(
+        kernel, draws, warmup_steps=warmup, initial_params=start, disable_progbar=True
+    )
+    begin = time.perf_counter()
+    runner.run()
+    seconds = time.perf_counter() - begin
+    return flat_of(runner.get_samples(), draws, 1), seconds
+
+
+DRAWS = {"blackjax": blackjax_draws, "numpyro": numpyro_draws, "pyro": pyro_draws}
 
 
 def time_effective_draws(warmup: int = 100, draws: int = 100) -> None:
     problem = problem_of()
-    begin = time.perf_counter()
-    sampler = HMC(warmup=warmup, draws=draws, chains=4, max_steps=STEPS)
-    posterior = sampler.fit(problem, generator=torch.Generator().manual_seed(0))
-    seconds = time.perf_counter() - begin
-    flat = problem.network.layout.flatten(posterior.stack).unflatten(0, (4, -1)).transpose(0, 1)
-    ours = seconds / effective_of(problem, flat)
-    print(f"ours: {ours:.2f} s an effective draw, warm-up included")
-    if installed("blackjax"):
-        drawn, seconds = blackjax_draws(problem, warmup, draws)
-        other = seconds / effective_of(problem, drawn)
-        print(f"blackjax: {other:.2f} s an effective draw, warm-up included")
-        print_line("an effective draw, against blackjax", ours, other, wanted=2.0)
+    costs: dict[str, dict[str, float]] = {}
+    makers = {"ours": ours_draws} | {n: make for n, make in DRAWS.items() if installed(n)}
+    for name, make in makers.items():
+        flat, seconds = make(problem, warmup, draws)
+        found = effective_of(problem, flat)
+        costs[name] = {what: seconds / count for what, count in found.items()}
+        told = ", ".join(f"{count:.0f} of {what}" for what, count in found.items())
+        print(f"{name}: {seconds:.0f} s, warm-up included; effective draws: {told}", flush=True)
+    for name in makers:
+        for what, cost in costs[name].items():
+            if name != "ours":
+                wanted = 2.0 if what == "a typical prediction" else None
+                print_line(f"{what}, against {name}", costs["ours"][what], cost, wanted=wanted)
 
 
 def time_sghmc(steps: int = 100, batch: int = 100) -> None:
@@ -233,5 +361,6 @@ CASES = {"leapfrog": time_leapfrogs, "effective": time_effective_draws, "sghmc":
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    os.environ.setdefault("XLA_FLAGS", ONE_THREAD)  # read when jax is imported
     for name in chosen(list(CASES), sys.argv[1:]):
         CASES[name]()
