@@ -47,10 +47,10 @@ class Pair:
     norm: int = 0
 
 
-def resnet(width: int, train: int, epochs: int) -> Pair:
+def resnet(width: int, train: int, epochs: int, *, test: int, points: int, norm: int) -> Pair:
     base = MaximumAPosteriori(SGD(0.1), OneCycle(), epochs=epochs, batch_size=128)
     module = models.resnet20(width=width, in_channels=1)
-    return Pair(module, "fashion_mnist", train, base, 2000, 13, 1000)
+    return Pair(module, "fashion_mnist", train, base, test, points, norm)
 
 
 PAIRS = {
@@ -62,8 +62,8 @@ PAIRS = {
         10_000,
         25,
     ),
-    "resnet20": lambda: resnet(1, 10_000, 8),
-    "resnet20x4": lambda: resnet(4, 5_000, 4),
+    "resnet20": lambda: resnet(1, 10_000, 8, test=2000, points=13, norm=1000),
+    "resnet20x4": lambda: resnet(4, 5_000, 4, test=1000, points=7, norm=500),
 }
 
 
