@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from timing import chosen, peak_memory_of, print_line
@@ -116,7 +117,7 @@ def cases() -> dict[str, Case]:
             "CNN of 44k weights", convolutions, (1, 28, 28), 10, 4000, 4000, 1000, 50, (2, 20, 20)
         ),
         "resnet": Case(
-            "ResNet-20", Residual, (3, 32, 32), 10, 2000, 200, 200, 5, (4, 20, 100), 50, 1
+            "ResNet-20", Residual, (3, 32, 32), 10, 1000, 100, 100, 3, (4, 20, 100), 50, 1
         ),
         "head": Case(
             "last layer, 1,000 classes",
@@ -153,14 +154,14 @@ def peer(module: nn.Module, data: tuple, case: Case, backend: str = "AsdlGGN") -
     return found
 
 
-def seconds(run: Callable[[], object], repeats: int) -> float:
-    """The median of the processor time of some calls."""
+def timed(run: Callable[[], Any], repeats: int) -> tuple[Any, float]:
+    """What a call returns, and the median of the processor time of some calls."""
     taken = []
     for _ in range(repeats):
         begin = time.process_time()
-        run()
+        found = run()
         taken.append(time.process_time() - begin)
-    return statistics.median(taken)
+    return found, statistics.median(taken)
 
 
 def data_of(case: Case, rows: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -206,11 +207,9 @@ def run(case: Case) -> None:
         as_batches(data, batch_size=case.batch),
     )
     recipe, weights = KFAC(corrected=False), network.weights
-    measured = recipe.build(problem, weights, layout)
-    theirs = peer(module, part, case)
-
-    own = seconds(lambda: recipe.build(problem, weights, layout), case.repeats)
-    other = seconds(lambda: peer(module, part, case), case.repeats) * case.rows / case.fitted
+    measured, own = timed(lambda: recipe.build(problem, weights, layout), case.repeats)
+    theirs, other = timed(lambda: peer(module, part, case), case.repeats)
+    other *= case.rows / case.fitted
     print_line(f"  fit (theirs {case.fitted:,} data)", own, other, wanted=case.wanted[0])
 
     labels = torch.zeros(layout.size, dtype=torch.long)
@@ -220,18 +219,18 @@ def run(case: Case) -> None:
         spectrum = spectrum_of(measured.operator, labels, 1)
         return float(best_precision(spectrum, norms, layout.size / norms))
 
-    own = seconds(tune, 5)
-    other = seconds(lambda: theirs.optimize_prior_precision(method="marglik"), 1)
+    own = timed(tune, 5)[1]
+    other = timed(lambda: theirs.optimize_prior_precision(method="marglik"), 1)[1]
     print_line("  tuning", own, other, wanted=case.wanted[1])
 
     ours = fit(module, part, method=method(case), prior=GaussianPrior(PRECISION))
-    own = seconds(lambda: ours(new), case.repeats)
-    others = {"AsdlGGN": seconds(lambda: theirs(few), 1)}
+    own = timed(lambda: ours(new), case.repeats)[1]
+    others = {"AsdlGGN": timed(lambda: theirs(few), 1)[1]}
     if case.build in (perceptron, convolutions):  # its Jacobians are faster where they work
         fresh = case.build().eval()  # hooks of one backend are in the way of another's
         fresh.load_state_dict(module.state_dict())
         second = peer(fresh, part, case, "BackPackGGN")
-        others["BackPackGGN"] = seconds(lambda: second(few), 1)
+        others["BackPackGGN"] = timed(lambda: second(few), 1)[1]
     best = min(others, key=others.__getitem__)
     print_line(
         f"  prediction (theirs {len(few)}, {best})",

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.errors import CosetError
+from coset.linalg.cholesky import cholesky
 from coset.linalg.operators import (
     FromFunctions,
     LinearOperator,
@@ -25,7 +26,6 @@ from coset.linalg.operators import (
     shift,
     solve,
 )
-from coset.linalg.structured import cholesky
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from coset.errors import CosetError
+from coset.linalg.cholesky import cholesky
 from coset.linalg.operators import (
     FromFunctions,
     LinearOperator,
@@ -145,19 +145,6 @@ class LowRankPlusDiagonal:
         whitened = self.factor / self.entries.sqrt().unsqueeze(1)
         values, vectors = torch.linalg.eigh(whitened.mT @ whitened)
         return values.clamp_min(0), vectors, whitened
-
-
-def cholesky(matrix: Float[Tensor, "*k p p"]) -> Float[Tensor, "*k p p"]:
-    """The Cholesky factor; a matrix that is not positive definite is refused."""
-    factor, failed = torch.linalg.cholesky_ex(matrix)
-    if bool(failed.any()) or not bool(factor.isfinite().all()):
-        raise CosetError(
-            "got a curvature plus prior precision that is not positive definite",
-            "needed positive eigenvalues, which rounding has destroyed or the data never had",
-            "use float64 weights and data, or a larger prior precision",
-        )
-    found: Tensor = factor
-    return found
 
 
 @solve.register

@@ -18,7 +18,7 @@ from coset.curvature.maps import Pair
 from coset.curvature.measure import unit_columns
 from coset.errors import CosetError
 from coset.linalg import Kronecker, RowBlocks
-from coset.linalg.structured import cholesky
+from coset.linalg.cholesky import cholesky
 from coset.posterior.chunks import split_rows
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.output_moments import (
