@@ -300,32 +300,43 @@ def file_of(name: str, network: str, seed: int) -> Path:
 
 
 def print_tables() -> None:
-    """Mean and range over the seeds, and in how many of them the network itself was beaten."""
+    """For each data set the networks side by side."""
     for name in SETS:
-        for network in NETWORKS:
-            files = [file_of(name, network, seed) for seed in SEEDS]
-            cells = [json.loads(file.read_text()) for file in files if file.exists()]
-            if cells:
-                print_table(name, network, cells)
+        cells = {
+            network: [json.loads(file.read_text()) for file in files if file.exists()]
+            for network in NETWORKS
+            for files in [[file_of(name, network, seed) for seed in SEEDS]]
+        }
+        print_table(name, {network: found for network, found in cells.items() if found})
 
 
-def print_table(name: str, network: str, cells: list[dict]) -> None:
-    temperatures = ", ".join(f"{cell['temperature']:.2f}" for cell in cells)
-    print(f"\n{network} on {name}, best temperatures {temperatures}\n")
-    print("| | NLL (range) | below the network | ECE | AUROC | accuracy |")
-    print("|---|---|---|---|---|---|")
-    for label in cells[0]["rows"]:
-        scores = [cell["rows"][label] for cell in cells]
-        losses = [found["nll"] for found in scores]
-        wins = sum(
-            cell["rows"][label]["nll"] < cell["rows"]["network"]["nll"] - 1e-4 for cell in cells
-        )
-        means = {key: statistics.mean(s[key] for s in scores) for key in scores[0]}
-        print(
-            f"| {label} | {means['nll']:.3f} ({min(losses):.3f} to {max(losses):.3f}) "
-            f"| {'' if label == 'network' else f'{wins} of {len(cells)}'} | {means['ece']:.3f} "
-            f"| {means['auroc']:.3f} | {means['accuracy']:.3f} |"
-        )
+def print_table(name: str, cells: Mapping[str, list[dict]]) -> None:
+    """Loss, its range over the seeds, in how many the network itself was beaten; ECE; AUROC."""
+    heads = [f"{network} (T = {_span(found, 'temperature')})" for network, found in cells.items()]
+    print(f"\n| {name} | " + " | ".join(heads) + " |")
+    print("|---" * (1 + len(cells)) + "|")
+    labels = dict.fromkeys(label for found in cells.values() for label in found[0]["rows"])
+    for label in labels:
+        print(f"| {label} | " + " | ".join(entry(found, label) for found in cells.values()) + " |")
+
+
+def _span(cells: list[dict], key: str) -> str:
+    values = [cell[key] for cell in cells]
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def entry(cells: list[dict], label: str) -> str:
+    if label not in cells[0]["rows"]:
+        return ""
+    scores = [cell["rows"][label] for cell in cells]
+    means = {key: statistics.mean(found[key] for found in scores) for key in scores[0]}
+    losses = [found["nll"] for found in scores]
+    spread = f" [{min(losses):.3f}, {max(losses):.3f}]" if len(cells) > 1 else ""
+    own = [cell["rows"]["network"]["nll"] for cell in cells]
+    wins = sum(loss < base - 1e-4 for loss, base in zip(losses, own, strict=True))
+    won = "" if label == "network" else f", {wins}/{len(cells)}"
+    return f"{means['nll']:.3f}{spread}{won}; {means['ece']:.3f}; {means['auroc']:.2f}"
 
 
 def main() -> None:
