@@ -1,15 +1,16 @@
 """Weight matching against ``rebasin`` from PyPI and against the published loop.
 
-    python benchmarks/rebasin.py [mlp] [resnet20] [resnet20x4] [resnet50] [many]
+    OMP_NUM_THREADS=1 python benchmarks/rebasin.py [mlp] [resnet20] [resnet20x4] [resnet50] [many]
 
 Each net is matched twice: to a noisy copy of itself that was moved by a random permutation, and to
-an unrelated network of fresh weights.  Times are medians of runs taken in turn, with the group (or
-the graph) given; finding it is timed on its own line.  The reference loop starts at the identity,
-goes through all factors in a random order and stops after a sweep without improvement.  Objectives
-are inner products over all parameters that permutations move.
+an unrelated network of fresh weights.  Times are medians of processor seconds, runs taken in turn,
+with the group (or the graph) given; finding it is timed on its own line.  The reference loop starts
+at the identity, goes through all factors in a random order and stops after a sweep without
+improvement.  Objectives are inner products over all parameters that permutations move.
 """
 
 import copy
+import statistics
 import sys
 import time
 import warnings
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import torch
 from scipy.optimize import linear_sum_assignment
-from timing import chosen, medians, peak_memory_of
+from timing import chosen, peak_memory_of
 from torch import Tensor, nn
 
 from coset import ByWeights, discover, match, match_many, models, stack, unstack, weights_of
@@ -84,11 +85,11 @@ def peer(ours: nn.Module, theirs: nn.Module, example: Tensor) -> tuple[float, fl
     sys.path[:] = [folder for folder in sys.path if folder != here]  # this file has its name
     from rebasin import PermutationCoordinateDescent
 
-    begin = time.perf_counter()
+    begin = time.process_time()
     descent = PermutationCoordinateDescent(ours, theirs, example)
-    middle = time.perf_counter()
+    middle = time.process_time()
     descent.rebasin()
-    return middle - begin, time.perf_counter() - middle, theirs
+    return middle - begin, time.process_time() - middle, theirs
 
 
 def objective(names: frozenset[str], one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
@@ -126,6 +127,19 @@ def pairs(module: nn.Module, group: SymmetryGroup) -> dict[str, tuple[dict, dict
     return {"planted": (own, moved), "unrelated": (own, weights_of(other))}
 
 
+def processor_seconds(
+    contestants: dict[str, Callable[[], object]], repeats: int
+) -> dict[str, float]:
+    """Medians of runs taken in turn, after one that does not count."""
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(repeats + 1):
+        for name, call in contestants.items():
+            begin = time.process_time()
+            call()
+            seconds[name].append(time.process_time() - begin)
+    return {name: statistics.median(taken[1:]) for name, taken in seconds.items()}
+
+
 def line(what: str, seconds: float, value: float, memory: float, norm: float) -> None:
     print(f"  {what:<14}{seconds:9.3f} s   cosine {value / norm:8.5f}   peak {memory:6.0f} MiB")
 
@@ -134,11 +148,11 @@ def run(name: str) -> None:
     factory, shape, repeats = NETS[name]
     torch.manual_seed(0)
     module, example = factory().eval(), torch.zeros(shape)
-    begin = time.perf_counter()
+    begin = time.process_time()
     group = discover(module, example)
     count = sum(p.numel() for p in module.parameters())
     print(f"{name}: {count:,} parameters, {len(group.permutations)} factors, ", end="")
-    print(f"discovered in {time.perf_counter() - begin:.2f} s")
+    print(f"discovered in {time.process_time() - begin:.2f} s")
     names = matched_tensors(group)
     for kind, (to, weights) in pairs(module, group).items():
         norm = (objective(names, to, to) * objective(names, weights, weights)) ** 0.5
@@ -158,7 +172,7 @@ def run(name: str) -> None:
             "reference": lambda to=to, weights=weights: reference_loop(group, weights, to),
             "rebasin": other,
         }
-        taken = medians(contestants, repeats=repeats)
+        taken = processor_seconds(contestants, repeats)
         memory = {key: peak_memory_of(call) for key, call in contestants.items()}
         reached = {
             "ours": match(group, weights, to=to, by=KEEP).weights,
