@@ -158,3 +158,11 @@ def test_gradients_of_the_evidence_in_the_precisions(mean, form, classes):
     logs = torch.tensor([0.3, -0.2, 0.5, 0.1], requires_grad=True)
     noise = torch.tensor(-0.3, requires_grad=not classes)
     assert torch.autograd.gradcheck(evidence, (logs, noise), eps=1e-5, atol=1e-5)
+
+
+def test_the_output_curvature_of_the_evidence_is_taken_where_it_is_asked_for():
+    module, inputs = build("mlp", 30)
+    tangent = linearise(module, (inputs, torch.randint(0, 3, (30,))))
+    at_mode = tangent.log_evidence(0.1, hessian="tangent")
+    torch.testing.assert_close(at_mode, tangent.log_evidence(0.1))
+    assert not torch.isclose(at_mode, tangent.log_evidence(0.1, hessian="network"))

@@ -120,7 +120,7 @@ class Tangent:
             point = self._moving_mode(flat, form)
         else:
             return self._newton_evidence(flat, start)
-        at = point if hessian == "auto" else start
+        at = start if hessian == "network" else point
         if hessian == "tangent" and mean != "tangent":
             at = self._moving_mode(flat, form)
         curvature = self._curvature(at.outputs)
