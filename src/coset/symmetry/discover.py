@@ -38,6 +38,9 @@ from coset.weights.network import weights_of
 
 TOLERANCE = 1e-9
 
+# Invariances hold up to an epsilon: what is left of it may be seen where activations are small.
+TOLERANCE_OF_INVARIANCES = 1e-6
+
 # One draw of random weights each, until all parts are seen to be read.
 _DRAWS = (torch.float32, torch.float64, torch.float64)
 
@@ -199,7 +202,8 @@ def _with_sound_invariances(
     ideal = probe.idealised()
 
     def hold(*invariances: ScaleInvariance) -> bool:
-        return ideal.change(ideal.rescaled(invariances, generator=generator)) < TOLERANCE
+        moved = ideal.rescaled(invariances, generator=generator)
+        return ideal.change(moved) < TOLERANCE_OF_INVARIANCES
 
     if hold(*group.invariances):
         return group

@@ -5,8 +5,9 @@ trained.  To check that, a graph is rewritten: every epsilon is (next to) nothin
 take their statistics from their input.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,13 @@ from coset.symmetry.analysis.rules.table import EPSILON
 from coset.symmetry.graph import Graph, Node, Ref
 
 NOTHING = 1e-30
-"""In place of an epsilon: a single number has no spread, and zero by zero is no number."""
+"""In place of the epsilon of a norm: zero by zero is no number."""
+
+NEXT_TO_NOTHING = 1e-13
+"""In place of one that is added by hand, where a spread may be that of rounding only."""
+
+ROUNDING = 1e-10
+"""A spread that is smaller than this, relative to the numbers, is none."""
 
 
 def idealised(graph: Graph) -> Graph:
@@ -26,34 +33,42 @@ def idealised(graph: Graph) -> Graph:
 
 def _ideal(node: Node, nodes: Sequence[Node]) -> Node:
     arguments = node.arguments
-    if "batch_norm" in node.op and arguments.get("running_var") is not None:
-        used = ("input", "weight", "bias", "running_mean", "running_var")
-        several = bool(node.shape) and isinstance(node.shape[0], tuple)
-        target = _batch_norms if several else _batch_norm
-        return _other(node, {name: arguments[name] for name in used}, target)
+    saved = arguments.get("running_var") is not None and not arguments.get("use_input_stats")
+    if saved and ("batch_norm" in node.op or node.op == "instance_norm"):
+        return _other(node, _batch_norm, *_BATCH_NORM)
+    if node.op in _NORMS:
+        return _other(node, *_NORMS[node.op])
     if "eps" in arguments:
         return replace(node, arguments={**arguments, "eps": NOTHING})
+    return _without_epsilon(node, nodes)
+
+
+def _without_epsilon(node: Node, nodes: Sequence[Node]) -> Node:
+    """A sum or a bound by hand that keeps a norm from dividing by zero: left out."""
+    arguments = node.arguments
     if node.op in ("add", "sub", "subtract", "rsub"):
         for kept, left in (("self", "other"), ("other", "self")):
-            value = arguments[kept]
-            if _is_epsilon(arguments[left], nodes) and _has_shape(value, node, nodes):
-                # x - ε, but ε - x and, the other way round, x "from" ε
-                turned = (node.op == "rsub") != (kept == "other" and node.op != "add")
-                return _other(node, {"x": value}, torch.neg if turned else _same)
+            if _is_epsilon(arguments[left], nodes) and _has_shape(arguments[kept], node, nodes):
+                # x - ε is x, and ε - x is -x; rsub is the other way round
+                turned = node.op != "add" and (kept == "other") != (node.op == "rsub")
+                return _other(node, partial(_shifted, sign=-1 if turned else 1), kept)
     if node.op in ("clamp", "clip", "clamp_min") and arguments.get("max") is None:
         low = arguments.get("min")
         if isinstance(low, (int, float)) and 0 < abs(low) <= EPSILON:
-            return _other(node, {"x": arguments["self"]}, _same)
+            return _other(node, _shifted, "self")
     return node
 
 
-def _other(node: Node, arguments: dict[str, Any], target: Any) -> Node:
-    """The node with another function of other arguments, in their order."""
+def _other(node: Node, function: Callable[..., Tensor], *names: str) -> Node:
+    """The node with another function, of some of its arguments in this order."""
+    arguments = {name: node.arguments.get(name) for name in names}
+    several = bool(node.shape) and isinstance(node.shape[0], tuple)
+    target = (lambda *given: (function(*given),)) if several else function
     return replace(node, op=f"ideal_{node.op}", arguments=arguments, target=target)
 
 
-def _same(x: Tensor) -> Tensor:
-    return x
+def _shifted(x: Tensor, sign: int = 1) -> Tensor:
+    return sign * x + NEXT_TO_NOTHING
 
 
 def _is_epsilon(item: Any, nodes: Sequence[Node]) -> bool:
@@ -77,13 +92,50 @@ def _batch_norm(
 
     Their unit is the mean of ``|x|`` of each channel, which a single number has too.
     """
-    shape = (1, -1, *[1] * (input.dim() - 2))
     axes = [axis for axis in range(input.dim()) if axis != 1]
     unit = input.abs().mean(axes, keepdim=True) + NOTHING
+    shape = (1, -1, *[1] * (input.dim() - 2))
     outputs = (input / unit - mean.view(shape)) * variance.view(shape).rsqrt()
-    outputs = outputs if weight is None else outputs * weight.view(shape)
-    return outputs if bias is None else outputs + bias.view(shape)
+    return _affine(outputs, weight, bias)
 
 
-def _batch_norms(*arguments: Any) -> tuple[Tensor]:
-    return (_batch_norm(*arguments),)
+def _group_norm(x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    grouped = _normalised(x.reshape(x.shape[0], groups, -1))
+    return _affine(grouped.reshape(x.shape), weight, bias)
+
+
+def _instance_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    return _group_norm(x, x.shape[1], weight, bias)
+
+
+def _layer_norm(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    outputs = _normalised(x.flatten(x.dim() - len(shape))).reshape(x.shape)
+    outputs = outputs if weight is None else outputs * weight
+    return outputs if bias is None else outputs + bias
+
+
+def _normalised(x: Tensor) -> Tensor:
+    """Centred and of spread one along the last axis; zero where all numbers are the same."""
+    centred = x - x.mean(-1, keepdim=True)
+    large = centred.abs() > ROUNDING * x.abs().amax(-1, keepdim=True)
+    centred = torch.where(large, centred, 0.0)
+    return centred / (centred.square().mean(-1, keepdim=True) + NOTHING).sqrt()
+
+
+def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Times a weight and plus a bias of each channel."""
+    shape = (1, -1, *[1] * (x.dim() - 2))
+    x = x if weight is None else x * weight.view(shape)
+    return x if bias is None else x + bias.view(shape)
+
+
+_BATCH_NORM = ("input", "weight", "bias", "running_mean", "running_var")
+_NORMS: dict[str, tuple[Any, ...]] = {
+    "group_norm": (_group_norm, "input", "num_groups", "weight", "bias"),
+    "native_group_norm": (_group_norm, "input", "group", "weight", "bias"),
+    "instance_norm": (_instance_norm, "input", "weight", "bias"),
+    "layer_norm": (_layer_norm, "input", "normalized_shape", "weight", "bias"),
+    "native_layer_norm": (_layer_norm, "input", "normalized_shape", "weight", "bias"),
+}

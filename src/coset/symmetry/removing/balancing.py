@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ class State:
     outgoing: Numbers
     mass: Numbers
 
-    @property
+    @cached_property
     def residual(self) -> Numbers:
         """The largest ``|in − out| / (in + out)`` of every member."""
         total = self.incoming + self.outgoing

@@ -55,6 +55,11 @@ class Touch:
         """Axes of ``(m, *shape)`` along which the scale is the same."""
         return tuple(k + 1 for k, size in enumerate(self.places.shape) if size == 1)
 
+    @cached_property
+    def varying(self) -> tuple[int, ...]:
+        """The other axes."""
+        return tuple(k + 1 for k, size in enumerate(self.places.shape) if size > 1)
+
     def of(self, vector: Numbers) -> Numbers:
         """The numbers ``(m, *shape)`` of this scaling in a vector ``(m, count + 1)``."""
         return vector[:, self.where].reshape(-1, *self.places.shape)

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import numpy as np
 
-from coset.symmetry.removing.monomials import Monomials, Numbers
+from coset.symmetry.removing.monomials import Monomials, Numbers, Touch
 
 LARGEST, MOST = 192, 4_000_000
 """Scales of a problem, and entries of all its Hessians, up to which they are formed."""
@@ -60,30 +60,56 @@ def _by_cholesky(
     diagonal = _diagonal(problem, values) * (1 + RIDGE)
     step = np.empty_like(gradient)
     for member, matrix in enumerate(_hessians(problem, values, diagonal)):
-        # symmetric, so the transpose is the same matrix in the order that LAPACK wants
-        _, step[member], failed = dposv(matrix.T, gradient[member], overwrite_a=True)
+        # the lower triangle of the transpose, which has the order that LAPACK wants
+        _, step[member], failed = dposv(matrix.T, gradient[member], lower=True, overwrite_a=True)
         if failed:
             return None
     return step
 
 
 def _hessians(problem: Monomials, values: Sequence[Numbers], diagonal: Numbers) -> Numbers:
-    """Second derivatives ``(m, count + 1, count + 1)``, given what each power adds by itself."""
+    """Second derivatives ``(m, count + 1, count + 1)``, at least on and above the diagonal.
+
+    Args:
+        problem: The powers.
+        values: Of the terms.
+        diagonal: What each power adds by itself.
+    """
     members, size = diagonal.shape
-    mixed = np.zeros((members, size, size))
+    hessians = np.zeros((members, size, size))
     for term, value in zip(problem.terms, values, strict=True):
-        for first, second in combinations(term.touches, 2):
+        for pair in combinations(term.touches, 2):
+            first, second = sorted(pair, key=lambda touch: int(touch.places.flat[0]))
             same = tuple(sorted({*first.others} & {*second.others}))
-            change = 4.0 * first.power * second.power * value.sum(same, keepdims=True)
-            if term.site is None:
-                for matrix, addend in zip(mixed, change, strict=True):
-                    np.add.at(matrix, (first.places, second.places), addend)  # places may repeat
+            change = 4.0 * first.power * second.power * value
+            change = change.sum(same, keepdims=True) if same else change
+            if _is_outer(first, second):
+                hessians[:, first.where, second.where] += _outer(change, first, second)
             else:
-                mixed[:, first.places, second.places] += change
-    mixed[:, -1, :] = mixed[:, :, -1] = 0.0
-    hessians: Numbers = mixed + mixed.transpose(0, 2, 1)
+                for matrix, addend in zip(hessians, change, strict=True):  # places may repeat
+                    np.add.at(matrix, (first.places, second.places), addend)
+                    np.add.at(matrix, (second.places, first.places), addend)
+    hessians[:, -1, :] = hessians[:, :, -1] = 0.0
     hessians.reshape(members, -1)[:, :: size + 1] += diagonal
     return hessians
+
+
+def _is_outer(first: Touch, second: Touch) -> bool:
+    """Whether two scalings have ranges apart from each other and no axis in common."""
+    apart = isinstance(first.where, slice) and isinstance(second.where, slice)
+    apart = apart and bool(first.places.flat[-1] < second.places.flat[0])
+    before, after = first.varying, second.varying
+    return apart and (
+        not before or not after or max(before) < min(after) or max(after) < min(before)
+    )
+
+
+def _outer(change: Numbers, first: Touch, second: Touch) -> Numbers:
+    """Values with one axis for all places of each."""
+    if first.varying and second.varying and max(second.varying) < min(first.varying):
+        turned = change.reshape(len(change), second.places.size, first.places.size)
+        return turned.transpose(0, 2, 1)
+    return change.reshape(len(change), first.places.size, second.places.size)
 
 
 def _conjugate_gradients(
