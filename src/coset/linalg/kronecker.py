@@ -27,6 +27,9 @@ from coset.linalg.operators import (
     solve,
 )
 
+_KEPT = 1 << 26
+"""Bytes of an intermediate result that an operator may keep."""
+
 
 @dataclass(frozen=True)
 class Kronecker:
@@ -54,6 +57,19 @@ class Kronecker:
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
         return self.table.numel(), self.table.numel()
+
+    @property
+    def middle(self) -> Float[Tensor, "b i o o"]:
+        """``L diag(table[:, j]) Lᵀ`` for each column ``j``; kept where it is small."""
+        kept = self.__dict__.get("_middle")
+        if kept is not None:
+            found: Tensor = kept
+            return found
+        left = self.left.to(self.table.dtype).unsqueeze(1)
+        found = (left * self.table.mT.unsqueeze(-2)) @ left.mT
+        if found.nbytes <= _KEPT:  # tuning shifts one operator by many precisions
+            self.__dict__["_middle"] = found
+        return found
 
     def matmat(self, x: Float[Tensor, "p k"]) -> Float[Tensor, "p k"]:
         """The product."""
@@ -194,12 +210,9 @@ def _(operator: Kronecker, precision: Tensor) -> LinearOperator:
         )
     if operator.orthogonal and bool((rows == rows[:, :1]).all()):
         return Kronecker(operator.left, operator.right, operator.table + rows)
-    left = operator.left.to(operator.table.dtype).unsqueeze(1)
-    # L diag(table[:, :, j]) Lᵀ for each column j, plus the rows' own precisions
-    middle = (left * operator.table.mT.unsqueeze(-2)) @ left.mT
-    return RowBlocks(
-        operator.right.to(operator.table.dtype), middle + torch.diag_embed(rows[:, :, 0])[:, None]
-    )
+    middle = operator.middle.clone()
+    middle.diagonal(dim1=-2, dim2=-1).add_(rows.mT)
+    return RowBlocks(operator.right.to(operator.table.dtype), middle)
 
 
 @scale.register
