@@ -138,3 +138,13 @@ def test_refusals():
     with pytest.raises(CosetError, match="needed 3"):
         fit(nn.Linear(2, 3), (torch.randn(4, 2), torch.randn(4, 3)),
             likelihood=MultivariateNoise(COVARIANCE))  # fmt: skip
+
+
+def test_one_output_is_mackays_update():
+    guess = MultivariateNoise(torch.tensor([[2.0]]))
+    found = guess.estimate(torch.tensor([[3.0], [1.0]]), torch.tensor([[0.5]]))
+    torch.testing.assert_close(found.covariance, torch.tensor([[5.0 / (1 - 0.25)]]))
+    still = MultivariateNoise(COVARIANCE)  # the wanted covariance stays
+    spread = torch.tensor([[0.1, 0.05], [0.05, 0.08]])
+    residuals = torch.linalg.cholesky(2 * (COVARIANCE - spread)).mT
+    torch.testing.assert_close(still.estimate(residuals, spread).covariance, COVARIANCE)

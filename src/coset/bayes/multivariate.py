@@ -97,12 +97,24 @@ class MultivariateNoise:
     def estimate(
         self, residuals: Float[Tensor, "k c"], spread: Float[Tensor, "c c"]
     ) -> "MultivariateNoise":
-        """Noise of the size of the residuals, plus what the weights leave open."""
-        found = residuals.mT @ residuals / len(residuals) + spread
+        """The next guess from residuals ``r`` and the covariance ``S`` that the weights leave open.
+
+        Wanted is ``C = R + S`` with ``R = mean(r rᵀ)``, but ``S`` grows with ``C``.  With a guess
+        ``C = L Lᵀ`` at hand the share ``W = L⁻¹ S L⁻ᵀ`` is kept instead:
+        ``C ← L (I - W)^-½ L⁻¹ R L⁻ᵀ (I - W)^-½ Lᵀ``, for one output MacKay's ``R / (1 - W)``.
+        """
+        found = residuals.mT @ residuals / len(residuals)
         if self.diagonal:
-            found = torch.diag(found.diagonal())
-        floor = 1e-12 * float(found.diagonal().mean().clamp_min(1e-12))
+            found, spread = (torch.diag(part.diagonal()) for part in (found, spread))
         eye = torch.eye(len(found), dtype=found.dtype, device=found.device)
+        if self.covariance is not None:
+            factor = torch.linalg.cholesky(self.covariance.to(found))
+            share = whiten(whiten(spread, factor).mT, factor)
+            values, vectors = torch.linalg.eigh((share + share.mT) / 2)
+            grown = (vectors * (1 - values.clamp(0, 0.95)).rsqrt()) @ vectors.mT
+            side = factor @ grown @ torch.linalg.solve_triangular(factor, eye, upper=False)
+            found = side @ found @ side.mT
+        floor = 1e-12 * float(found.diagonal().mean().clamp_min(1e-12))
         return replace(self, covariance=(found + found.mT) / 2 + floor * eye)
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:

@@ -1,9 +1,9 @@
 """Laplace with noise that is correlated between outputs.
 
 In whitened outputs the noise is one, and all that is known of plain Gaussian noise holds.  An
-unknown covariance is found by expectation maximisation: with the precisions found for the present
-one, ``C ← mean(r rᵀ + S)`` over residuals ``r`` at the mode of the tangent model and covariances
-``S`` of its outputs.
+unknown covariance is found in turn with the precisions: wanted is ``C = mean(r rᵀ + S)`` over
+residuals ``r`` at the mode of the tangent model and covariances ``S`` of its outputs, where the
+evidence has its maximum.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from coset.posterior.gaussian import Gaussian
 from coset.posterior.output_moments import output_moments
 from coset.vocabulary import Weights
 
-_SMALL, _LARGE = 200, 8
+_SMALL, _LARGE = 50, 8
 """Rounds at most, where the tangent model is small and where it is not."""
 
 
@@ -61,7 +61,7 @@ def fit_whitened(
         change = float((fresh.covariance - noise.covariance).norm() / noise.covariance.norm())
         noise = fresh
         rounds += 1
-        if change < (1e-7 if tangent.is_small else 1e-3):
+        if change < (1e-6 if tangent.is_small else 1e-3):
             break
     report = posterior.report
     volume = float(factor.double().diagonal().log().sum()) * outputs.numel() / outputs.shape[1]

@@ -1,0 +1,111 @@
+"""Every likelihood under Laplace, for outputs with and without pixels."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from coset import (
+    KFAC,
+    Bernoulli,
+    ByEvidence,
+    Categorical,
+    DiagonalOnly,
+    Full,
+    GaussianNoise,
+    HeteroscedasticGaussian,
+    Laplace,
+    MonteCarloFisher,
+    MultivariateNoise,
+    fit,
+    linearise,
+)
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+def labels(rows, pixels):
+    return torch.randint(0, 4, (rows, *pixels))
+
+
+def many(rows, pixels):
+    return torch.randint(0, 2, (rows, 4, *pixels)).double()
+
+
+def values(rows, pixels):
+    return torch.randn(rows, 4, *pixels)
+
+
+def halves(rows, pixels):
+    return torch.randn(rows, 2, *pixels)
+
+
+CASES = {
+    "classes": (Categorical(), labels, 4),
+    "several labels": (Bernoulli(), many, 4),
+    "known noise": (
+        GaussianNoise(torch.tensor([0.5, 1.0, 1.5, 2.0], dtype=torch.float64)),
+        values,
+        4,
+    ),
+    "learnt noise": (GaussianNoise(), values, 4),
+    "noise of each output": (MultivariateNoise(diagonal=True), values, 4),
+    "noise from the network": (HeteroscedasticGaussian(), halves, 2),
+}
+
+
+def setting(name, pixels):
+    likelihood, targets, _ = CASES[name]
+    if pixels:
+        module = nn.Sequential(nn.Conv2d(1, 3, 2), nn.Tanh(), nn.Conv2d(3, 4, 1))
+        return module, (torch.randn(15, 1, 3, 4), targets(15, (2, 3))), likelihood
+    module = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4))
+    return module, (torch.randn(15, 3), targets(15, ())), likelihood
+
+
+@pytest.mark.parametrize("pixels", [False, True], ids=["rows", "pixels"])
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "recipe", [KFAC(), Full(), DiagonalOnly(), MonteCarloFisher(draws=2)],
+    ids=["kfac", "full", "diagonal", "sampled"],
+)  # fmt: skip
+def test_tuned_and_predicted(name, pixels, recipe):
+    module, data, likelihood = setting(name, pixels)
+    if isinstance(likelihood, MultivariateNoise) and not isinstance(recipe, KFAC):
+        pytest.skip("fits many times, and has tests of its own")
+    predictor = fit(module, data, method=Laplace(recipe), likelihood=likelihood)
+    predictions = predictor(data[0])
+    extra = (2, 3) if pixels else ()
+    assert predictions.mean.shape == (15, CASES[name][2], *extra)
+    assert predictions.covariance.shape == (15, 4, 4, *extra)
+    assert (predictions.variance > 0).all()
+    assert math.isfinite(predictor.log_evidence)
+
+
+@pytest.mark.parametrize("pixels", [False, True], ids=["rows", "pixels"])
+@pytest.mark.parametrize("name", ["several labels", "known noise", "noise from the network"])
+def test_the_exact_evidence(name, pixels):
+    """Of the tangent model at the precision found, whatever the likelihood."""
+    module, data, likelihood = setting(name, pixels)
+    tuning = ByEvidence(form="full", hessian="network", groups="single", steps=50)
+    predictor = fit(module, data, method=Laplace(Full(), tuning=tuning), likelihood=likelihood)
+    tangent = linearise(module, data, likelihood)
+    exact = float(tangent.log_evidence(predictor.prior, hessian="network"))
+    assert predictor.log_evidence == pytest.approx(exact, rel=1e-6)
+
+
+def test_labels_that_do_not_exclude_each_other_are_independent():
+    """One network for each label gives the same as one for all, where they share nothing."""
+    data = torch.randn(30, 3), torch.randint(0, 2, (30, 2)).double()
+    module = nn.Linear(3, 2)
+    both = fit(module, data, method=Laplace(Full(), tuning=None), likelihood=Bernoulli())
+    for output in range(2):
+        one = nn.Linear(3, 1)
+        with torch.no_grad():
+            one.weight.copy_(module.weight[output : output + 1])
+            one.bias.copy_(module.bias[output : output + 1])
+        alone = fit(one, (data[0], data[1][:, output : output + 1]), likelihood=Bernoulli(),
+                    method=Laplace(Full(), tuning=None))  # fmt: skip
+        torch.testing.assert_close(both(data[0]).mean[:, output], alone(data[0]).mean[:, 0])
+        torch.testing.assert_close(both(data[0]).variance[:, output], alone(data[0]).variance[:, 0])
