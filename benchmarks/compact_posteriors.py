@@ -147,7 +147,7 @@ def fits(problem: Problem, rank: int) -> dict[str, RebasedGaussian]:
         "q_d, covariance": RebasedGaussian(align=None, rank=rank),
         "mean, by weights": RebasedGaussian(),
         "mean, by outputs": ours,
-        "Gaussian, by outputs": replace(ours, reference="gaussian", rounds=10),
+        "Gaussian, by outputs": replace(ours, reference="gaussian"),
         "mean, by outputs, unit blocks": replace(ours, per_unit=True),
         "mean, by outputs, covariance": replace(ours, rank=rank),
     }
