@@ -239,7 +239,7 @@ def blackjax_draws(problem: Problem, warmup: int, draws: int):
 
 
 def numpyro_draws(problem: Problem, warmup: int, draws: int):
-    """Four vectorised chains of numpyro's NUTS, trees of 31 steps at most."""
+    """Four vectorised chains of numpyro's NUTS, trees of 31 steps at most, compilation included."""
     import jax
     from numpyro.infer import MCMC
     from numpyro.infer import NUTS as NumpyroNUTS
