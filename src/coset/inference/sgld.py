@@ -47,9 +47,9 @@ class SGLD:
     step_size: float | None = None
     temperature: float = 1.0
     schedule: Cyclical | None = None
-    burn_in: int = 5000
+    burn_in: int = 2000
     draws: int = 250
-    thinning: int = 100
+    thinning: int = 50
     chains: int = 4
     batch_size: int = 256
     checkpoint: Checkpoint | None = field(default=None, repr=False)
