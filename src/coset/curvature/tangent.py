@@ -254,7 +254,8 @@ class Tangent:
                 self.outputs,
                 transpose=False,
             )
-            return self.jacobian.pull(weighted) + precision.unsqueeze(1) * x
+            # in place: a stack of vectors may take most of the memory
+            return self.jacobian.pull(weighted).addcmul_(precision.unsqueeze(1), x)
 
         size = self.layout.size
         return FromFunctions((size, size), multiply, multiply)
