@@ -3,7 +3,7 @@
 import pytest
 import torch
 from curvature_networks import NETWORKS, Scaled, brute_jacobian, build
-from torch import nn
+from torch import Tensor, nn
 
 from coset import CosetError, functionalise
 from coset.curvature.capture import record
@@ -76,3 +76,23 @@ def test_outputs_that_are_not_numbers_are_refused():
     network = functionalise(nn.Linear(1, 1))
     with pytest.raises(CosetError, match="not finite"):
         gradient_rows(network, network.weights, network.layout, torch.full((1, 1), torch.inf))
+
+
+class Viewing(nn.Module):
+    """Views what a convolution returns, which channels that come last do not allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3)
+        self.last = nn.Linear(16, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x).relu().view(len(x), -1))
+
+
+def test_networks_may_view_what_convolutions_return():
+    module = Viewing().double()
+    network = functionalise(module)
+    inputs = torch.randn(2, 3, 4, 4, dtype=torch.float64)
+    recorded = record(network, network.weights, network.layout, inputs)
+    torch.testing.assert_close(recorded.outputs.detach(), module(inputs).detach())
