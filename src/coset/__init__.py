@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from coset.bayes.prior import GaussianPrior as GaussianPrior
     from coset.bayes.problem import Problem as Problem
     from coset.curvature.kfac import KFAC as KFAC
+    from coset.curvature.linearising import linearise as linearise
     from coset.curvature.low_rank import LowRank as LowRank
     from coset.curvature.matrix_free import ConjugateGradients as ConjugateGradients
     from coset.curvature.matrix_free import LanczosQuadrature as LanczosQuadrature
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from coset.curvature.structures import DiagonalOnly as DiagonalOnly
     from coset.curvature.structures import Full as Full
     from coset.curvature.tangent import Tangent as Tangent
-    from coset.curvature.tangent import linearise as linearise
     from coset.errors import CosetError as CosetError
     from coset.inference.checkpoint import Checkpoint as Checkpoint
     from coset.inference.ensemble import DeepEnsemble as DeepEnsemble
@@ -154,7 +154,7 @@ NAMES: dict[str, str] = {
     "DiagonalOnly": "coset.curvature.structures",
     "Full": "coset.curvature.structures",
     "Tangent": "coset.curvature.tangent",
-    "linearise": "coset.curvature.tangent",
+    "linearise": "coset.curvature.linearising",
     "CosetError": "coset.errors",
     "Checkpoint": "coset.inference.checkpoint",
     "DeepEnsemble": "coset.inference.ensemble",

@@ -12,10 +12,9 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from coset.bayes.batches import Data, as_batches
-from coset.bayes.likelihood import Categorical, Likelihood
+from coset.bayes.likelihood import Likelihood
 from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
 from coset.curvature.jacobian import Jacobian
@@ -34,7 +33,6 @@ from coset.linalg import (
 )
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
-from coset.weights.network import functionalise
 
 Form = Literal["full", "simple"]
 Mean = Literal["tangent", "network", "newton"]
@@ -325,36 +323,6 @@ class Tangent:
         if not bool((flat > 0).all()):
             raise CosetError("got a prior precision of zero", "needed positive precisions")
         return flat
-
-
-def linearise(
-    module: nn.Module,
-    train: Data,
-    likelihood: Likelihood | None = None,
-    *,
-    subset: tuple[str, ...] = (),
-) -> Tangent:
-    """The tangent linear model of a trained module.
-
-    Args:
-        module: The network; evaluation mode is used, and it is not changed.
-        train: A pair ``(inputs, targets)``, a ``Dataset`` or a ``DataLoader``.
-        likelihood: Classes unless told otherwise.
-        subset: Shell patterns of the parameters to include; all without.
-
-    >>> from coset import GaussianNoise
-    >>> net = nn.Linear(1, 1, bias=False)
-    >>> data = torch.ones(1, 1), torch.ones(1, 1)
-    >>> tangent = linearise(net, data, GaussianNoise(1.0))
-    >>> tangent.mode(1.0)["weight"]  # least squares with weight 1 on 1 and weight 1 on 0
-    tensor([[0.5000]])
-    """
-    network = functionalise(module)
-    chosen = likelihood or Categorical()
-    problem = Problem(network, chosen, GaussianPrior(), as_batches(train))
-    problem.check()
-    layout = network.layout.select(*subset) if subset else network.layout
-    return tangent_of(problem, network.weights, layout)
 
 
 @torch.no_grad()
