@@ -13,7 +13,7 @@ from coset.symmetry.removing.monomials import Monomials, Numbers, Term
 from coset.symmetry.removing.newton import iterated_direction, newton_direction
 
 TOLERANCE = 1e-12
-SWEEPS, STEPS = 2, 60
+SWEEPS, STEPS = 2, 60  # there and back; Newton steps at most
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,11 @@ class Balance:
     def solve(self, start: State) -> Solution:
         """Sweeps, then Newton steps, until incoming and outgoing norms agree."""
         state, done, step = start, 0, np.zeros_like(start.logs)
-        while done < SWEEPS and state.residual.max() > TOLERANCE:
-            logs = state.logs
-            factors = self.problem.factors
-            for factor in factors if done % 2 == 0 else reversed(factors):
+        if state.residual.max() > TOLERANCE:
+            logs, factors = state.logs, self.problem.factors
+            for factor in (*factors, *reversed(factors[:-1])):
                 logs = self._swept(logs, factor)
-            state, done = self.at(logs), done + 1
+            state, done = self.at(logs), SWEEPS
         while state.residual.max() > TOLERANCE and done < SWEEPS + STEPS:
             before = state
             state, done = self._newton(state), done + 1

@@ -311,7 +311,7 @@ def _rescaled(
 
 def _element(group: SymmetryGroup, scales: Mapping[str, Tensor], members: int) -> Element:
     """The elements with these scales that leave order and signs as they are."""
-    identity = group.identity()
+    identity = group.remembered("identity", group.identity)
     return Element(
         {name: t.expand(members, *t.shape) for name, t in identity.permutations.items()},
         {n: scales.get(n, t.expand(members, *t.shape)) for n, t in identity.scales.items()},
