@@ -122,12 +122,26 @@ def turned_squares(
         return torch.stack(
             [squares((_along(u, left_basis), _along(v, right_basis))) for u, v in pairs]
         ).sum(0)
-    positions, rows = right.shape[2], left_basis.shape[-1]
-    if positions == 1:
+    if right.shape[2] == 1:
         total = torch.stack([_along(u, left_basis).square() for u, _ in pairs]).sum(0)
         return torch.einsum("nbro,nbri->boi", total, _along(right, right_basis).square())
+    return turned_products(pairs, left_basis, right_basis).square_().sum((0, 2))
+
+
+def turned_products(
+    pairs: Sequence[Pair], left_basis: Float[Tensor, "b o o"], right_basis: Float[Tensor, "b i i"]
+) -> Float[Tensor, "n b c o i"]:
+    """``Lᵀ (Σ_r u_r v_rᵀ) R`` of each example and column, for columns with the same ``v``.
+
+    Each side is turned before the positions are summed or after, whichever is less work.
+
+    >>> pair = torch.ones(1, 1, 2, 1), torch.ones(1, 1, 2, 1)
+    >>> turned_products([pair], torch.full((1, 1, 1), 3.0), torch.ones(1, 1, 1)).flatten()
+    tensor([6.])
+    """
+    right = pairs[0][1]
+    positions, rows = right.shape[2], left_basis.shape[-1]
     lefts = torch.cat([u for u, _ in pairs], dim=-1)  # n b r (c o)
-    # each side is turned before the positions are summed or after, whichever is less work
     before = positions < lefts.shape[-1], positions < right.shape[-1]
     if before[1]:
         lefts = _along(lefts.unflatten(-1, (-1, rows)).flatten(2, 3), left_basis)
@@ -138,7 +152,7 @@ def turned_squares(
     products = products.unflatten(2, (-1, rows))  # n b c o i
     if not before[1]:
         products = torch.matmul(left_basis.mT.unsqueeze(1), products)
-    return products.square_().sum((0, 2))
+    return products
 
 
 def _along(side: Float[Tensor, "n b r k"], basis: Float[Tensor, "b k j"]) -> Tensor:

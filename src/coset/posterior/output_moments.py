@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.curvature.capture import Recorded, record
+from coset.curvature.correction import turned_products
 from coset.curvature.maps import Pair, outer
 from coset.curvature.measure import blocks_of, gradient_rows, rows_by_example, unit_columns
 from coset.linalg import BlockDiagonal, Diagonal, Embedded, Kronecker, LinearOperator, RowBlocks
@@ -241,6 +242,8 @@ def turned_gradients(
     """Gradients in the block's weights, in the operator's own basis."""
     right = pairs[0][1]
     if all(pair[1] is right for pair in pairs):
+        if isinstance(operator, Kronecker):
+            return turned_products(pairs, operator.left, operator.right).transpose(1, 2)
         # turn the inputs once, and form the outer products of all outputs together
         lefts = torch.stack([_turned(left, operator, "left") for left, _ in pairs], dim=2)
         lefts = lefts.transpose(3, 4).flatten(2, 3)  # n b (c o) r
