@@ -93,20 +93,7 @@ class Laplace:
             )
         tell(0.0, "curvature")
         if isinstance(self.curvature, MatrixFree):
-            layout = self._sampled_layout(problem)
-            sampled = fit_matrix_free(
-                problem,
-                weights,
-                layout,
-                self.curvature,
-                self.tuning,
-                generator=generator,
-                tell=tell,
-            )
-            sampled = replace(sampled, fixed=_others(layout, weights, start))
-            if self.tuning is None:
-                return sampled
-            return examine(sampled, problem, self.tuning.validation, _RULE.link)
+            return self._by_samples(self.curvature, problem, weights, start, generator, tell)
         gaussian = isinstance(problem.likelihood, MultivariateNoise) and self.tuning is not None
         unknown = gaussian or _unknown_noise(problem)
         unit = problem.with_likelihood(GaussianNoise(1.0)) if unknown else problem
@@ -128,6 +115,24 @@ class Laplace:
         checked = examine(posterior, problem, settings.validation, _RULE.link)
         tell(1.0, "done")
         return checked
+
+    def _by_samples(
+        self,
+        curvature: MatrixFree,
+        problem: Problem,
+        weights: Weights,
+        start: Weights | None,
+        generator: torch.Generator,
+        tell: Progress,
+    ) -> Gaussian | TangentSamples:
+        layout = self._sampled_layout(problem)
+        sampled = fit_matrix_free(
+            problem, weights, layout, curvature, self.tuning, generator=generator, tell=tell
+        )
+        sampled = replace(sampled, fixed=_others(layout, weights, start))
+        if self.tuning is None:
+            return sampled
+        return examine(sampled, problem, self.tuning.validation, _RULE.link)
 
     def _sampled_layout(self, problem: Problem) -> Layout:
         match self.subset:
