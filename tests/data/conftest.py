@@ -14,7 +14,7 @@ def generator():
 
 @pytest.fixture(autouse=True)
 def nothing_from_outside(monkeypatch, tmp_path):
-    """Tests see no data of this machine and no network; ``file:`` and a server of their own work."""
+    """Tests see no data of this machine and no network but ``file:`` and their own server."""
     for variable in ("COSET_DATA", "FASHION_MNIST_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("COSET_CACHE", str(tmp_path / "cache"))
