@@ -57,14 +57,16 @@ MEASURES = {
 }
 
 
-def problem_of(images: int, hidden: int) -> tuple[Problem, Tensor, Tensor]:
+def problem_of(images: int, hidden: int, precision: float) -> tuple[Problem, Tensor, Tensor]:
     data = mnist()
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, 10))
     (inputs, targets), test = data.train, data.test
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
     train = (inputs[order[:images]], targets[order[:images]])
-    problem = Problem(functionalise(net), Categorical(), GaussianPrior(1.0), as_batches(train))
+    problem = Problem(
+        functionalise(net), Categorical(), GaussianPrior(precision), as_batches(train)
+    )
     return problem, *test
 
 
@@ -168,7 +170,7 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    problem, inputs, targets = problem_of(options.images, options.hidden)
+    problem, inputs, targets = problem_of(options.images, options.hidden, options.precision)
     folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     settings = {k: str(v) for k, v in vars(options).items() if k not in ("folder", "out")}
@@ -218,9 +220,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--images", type=int, default=5000)
     parser.add_argument("--hidden", type=int, default=50)
+    parser.add_argument("--precision", type=float, default=10.0, help="of the prior")
     parser.add_argument("--warmup", type=int, default=100)
-    parser.add_argument("--draws", type=int, default=150)
-    parser.add_argument("--chains", type=int, default=2)
+    parser.add_argument("--draws", type=int, default=300)
+    parser.add_argument("--chains", type=int, default=4)
     parser.add_argument("--steps", type=int, default=64, help="leapfrog steps of a draw at most")
     parser.add_argument("--epochs", type=int, default=20, help="of the ensemble and of mean field")
     parser.add_argument(
