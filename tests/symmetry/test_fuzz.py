@@ -24,7 +24,9 @@ SOUND = 1e-9
 def check_program(seed: int) -> None:
     module, example = random_program(seed)
     group = discover(module, example)
-    assert not [pin for pin in group.pinned if "numerical check" in pin.reason], seed
+    # an invariance may be claimed too boldly and dropped; what acts on weights may not
+    failed = [pin for pin in group.pinned if "numerical check" in pin.reason]
+    assert all(pin.operation.startswith("scale of each") for pin in failed), seed
     module, inputs = module.double(), example.double()
     positive = {name for name in weights_of(module) if name.endswith("running_var")}
     weights = general_position(weights_of(module), positive, generator=seeded(seed))
