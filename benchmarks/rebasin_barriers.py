@@ -125,25 +125,35 @@ def run(name: str, folder: Path) -> dict[str, LossPath]:
     return paths
 
 
+TITLES = {
+    "mlp": "MLP 784-512×3-10, MNIST",
+    "resnet20": "ResNet-20, Fashion-MNIST",
+    "resnet20x4": "ResNet-20 width 4, Fashion-MNIST",
+}
+COLOURS = {"not aligned": "#718096", "by weights": "#2b6cb0", "by activations": "#dd6b20"}
+
+
 def draw(found: dict[str, dict[str, LossPath]], file: Path) -> None:
+    """A panel a pair; one legend below them all."""
     import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    mpl.use("svg")
-    from matplotlib import pyplot
-
-    mpl.rcParams["svg.hashsalt"] = "coset"
-    figure, axes = pyplot.subplots(1, len(found), figsize=(4.5 * len(found), 3.2), squeeze=False)
-    for axis, (name, paths) in zip(axes[0], found.items(), strict=True):
-        for label, path in paths.items():
-            axis.plot(
-                path.t, path.loss, label=label, linestyle="-" if "reset" not in label else "--"
-            )
-        axis.set_title(name)
-        axis.set_xlabel("from A (0) to B (1)")
-        axis.set_ylabel("test loss")
-        axis.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(file, metadata={"Date": None})
+    with mpl.rc_context({"svg.hashsalt": "coset", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(4.2 * len(found), 3.6), layout="constrained")
+        panels = figure.subplots(1, len(found), squeeze=False)[0]
+        for panel, (name, paths) in zip(panels, found.items(), strict=True):
+            for label, path in paths.items():
+                kind, _, reset = label.partition(", ")
+                style = "--" if reset else "-"
+                panel.plot(path.t, path.loss, style, color=COLOURS[kind], label=label)
+            panel.set(title=TITLES.get(name, name), xlabel="from A (0) to B (1)")
+            panel.spines[["top", "right"]].set_visible(False)
+        panels[0].set_ylabel("test loss")
+        lines = {line.get_label(): line for panel in panels for line in panel.get_lines()}
+        figure.legend(
+            lines.values(), lines.keys(), loc="outside lower center", ncols=3, frameon=False
+        )
+        figure.savefig(file, metadata={"Date": None})
 
 
 if __name__ == "__main__":
