@@ -2,7 +2,7 @@
 
     python benchmarks/compact_posteriors.py --folder runs/compact --out records.json
 
-About ten minutes with the defaults on two idle cores.  Everything is written down in the folder as
+About seven minutes with the defaults on two idle cores.  Everything is written down in the folder as
 it goes, trainings, chains and finished rows: a run that was killed goes on with the same command,
 and the result is the same.
 
@@ -222,7 +222,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=50)
     parser.add_argument("--precision", type=float, default=10.0, help="of the prior")
     parser.add_argument("--warmup", type=int, default=100)
-    parser.add_argument("--draws", type=int, default=300)
+    parser.add_argument("--draws", type=int, default=400)
     parser.add_argument("--chains", type=int, default=4)
     parser.add_argument("--steps", type=int, default=64, help="leapfrog steps of a draw at most")
     parser.add_argument("--epochs", type=int, default=20, help="of the ensemble and of mean field")
