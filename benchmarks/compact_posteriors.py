@@ -2,7 +2,7 @@
 
     python benchmarks/compact_posteriors.py --folder runs/compact --out records.json
 
-About seven minutes with the defaults on two idle cores.  Everything is written down in the folder as
+Seven minutes with the defaults on two idle cores.  Everything is written down in the folder as
 it goes, trainings, chains and finished rows: a run that was killed goes on with the same command,
 and the result is the same.
 
