@@ -228,7 +228,7 @@ SCRIPT = """
 import sys, torch
 sys.path[:0] = {paths!r}
 torch.set_num_threads(1)
-import test_records as here
+import test_training_records as here
 method = here.with_folder(here.LONG, sys.argv[1], every=20)
 method.fit(here.problem_of(here.perceptron), generator=here.seeded())
 """
