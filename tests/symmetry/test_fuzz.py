@@ -21,21 +21,27 @@ QUICK, MANY, CHUNK = 150, 5000, 100
 SOUND = 1e-9
 
 
-def check_program(seed: int) -> None:
+def faults_of(seed: int) -> list[str]:
+    """What is wrong with the group of a random program: nothing, if the engine is sound."""
     module, example = random_program(seed)
     group = discover(module, example)
-    # an invariance may be claimed too boldly and dropped; what acts on weights may not
-    failed = [pin for pin in group.pinned if "numerical check" in pin.reason]
-    assert all(pin.operation.startswith("scale of each") for pin in failed), seed
+    faults = [
+        f"program {seed} claims {pin.operation} of {pin.tensor}, which {pin.reason}"
+        for pin in group.pinned
+        if "numerical check" in pin.reason
+    ]
     module, inputs = module.double(), example.double()
     positive = {name for name in weights_of(module) if name.endswith("running_var")}
     weights = general_position(weights_of(module), positive, generator=seeded(seed))
     elements = [*alone(group, seed), group.sample(generator=seeded(seed + 1))]
     worst = max(error_of(module, group, weights, inputs, element) for element in elements)
-    assert worst < SOUND, f"program {seed} has an error of {worst}"
+    if not worst < SOUND:
+        faults.append(f"program {seed} has an error of {worst}")
     orbit = group.act(group.sample(generator=seeded(seed), members=2), repeated(weights, 2))
     gap = distance(canonicalise(group, orbit), canonicalise(group, weights))
-    assert gap < 1e-7, f"program {seed}: canonical points differ by {gap}"
+    if not gap < 1e-7:
+        faults.append(f"program {seed}: canonical points differ by {gap}")
+    return faults
 
 
 def alone(group: SymmetryGroup, seed: int) -> list[Element]:
@@ -68,12 +74,17 @@ def _quiet() -> None:
 
 @pytest.mark.parametrize("start", range(0, QUICK, 25))
 def test_random_programs_are_sound(start: int) -> None:
-    for seed in range(start, start + 25):
-        check_program(seed)
+    assert [fault for seed in range(start, start + 25) for fault in faults_of(seed)] == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(QUICK, MANY, CHUNK))
 def test_five_thousand_random_programs_are_sound(start: int) -> None:
-    for seed in range(start, min(start + CHUNK, MANY)):
-        check_program(seed)
+    seeds = range(start, min(start + CHUNK, MANY))
+    assert [fault for seed in seeds for fault in faults_of(seed)] == []
+
+
+@pytest.mark.parametrize("seed", [559, 828])
+def test_tied_and_single_rows_are_not_claimed_as_free_filters(seed: int) -> None:
+    """559 cuts off a single row; 828 takes the maximum of two halves of a normalised layer."""
+    assert faults_of(seed) == []

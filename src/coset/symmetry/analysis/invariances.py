@@ -11,8 +11,11 @@ from math import prod
 from typing import Literal
 
 from coset.symmetry.analysis.log import aligned
-from coset.symmetry.analysis.walk import Equations, Structure
+from coset.symmetry.analysis.walk import Equations, Part, Structure
 from coset.symmetry.elements import ScaleInvariance
+
+Rows = tuple[tuple[int, int, int], ...]
+"""A piece of an axis: cuts ``(outer, start, size)``, applied in order."""
 
 
 def find_invariances(structure: Structure, unread: set[int]) -> list[ScaleInvariance]:
@@ -52,9 +55,14 @@ def _of_tensor(
     for depth, groups in kinds:
         for axis in range(len(shape)):
             for name, partner in partners.items():
-                chosen = _indicator(structure, own, axis, depth)
-                with_bias = chosen | _indicator(structure, partner, 0, depth)
-                if chosen and _holds(structure, ideal, with_bias, depth):
+                pieces = _indicators(structure, own, axis, depth)
+                if not pieces:
+                    continue
+                for rows, digits in _indicators(structure, partner, 0, depth).items():
+                    pieces.setdefault(rows, set()).update(digits)
+                # Two pieces that only hold together (the halves of a maximum) tie rows of one to
+                # rows of the other, so each must hold alone before rows are said to be free.
+                if all(_holds(structure, ideal, p, depth) for p in pieces.values()):
                     count = _count(structure, own, axis, depth)
                     return ScaleInvariance(base, tensor, groups, axis, count, name)
     whole = {u for u in own if structure.unknowns[u].digit is None}
@@ -65,20 +73,28 @@ def _of_tensor(
     return None
 
 
-def _indicator(structure: Structure, own: Iterable[int], axis: int, depth: int) -> set[int]:
-    """Unknowns of the innermost (−1) or outermost (0) digit of an axis, in every part."""
-    chosen = set()
+def _indicators(
+    structure: Structure, own: Iterable[int], axis: int, depth: int
+) -> dict[Rows, set[int]]:
+    """Unknowns of the innermost (−1) or outermost (0) digit of an axis, by piece of that axis."""
+    chosen: dict[Rows, set[int]] = {}
     for u in own:
         place = structure.unknowns[u]
-        axes = structure.parts[place.part].axes
-        if place.digit is None or axis >= len(axes) or not axes[axis]:
+        part = structure.parts[place.part]
+        if axis >= len(part.axes):
             continue
-        first = sum(len(a) for a in axes[:axis])
-        if depth == 0 and len(axes[axis]) == 1:
-            continue  # then the filter test has been made already
-        if place.digit == (first + len(axes[axis]) - 1 if depth else first):
-            chosen.add(u)
+        rows = tuple(cut[1:] for cut in part.block if cut[0] == axis)
+        if place.digit == _digit_of_rows(part, axis, depth) and (rows or place.digit is not None):
+            chosen.setdefault(rows, set()).add(u)
     return chosen
+
+
+def _digit_of_rows(part: Part, axis: int, depth: int) -> int | None:
+    """The digit that numbers the rows of a part; a single row is the part as a whole (None)."""
+    digits, first = part.axes[axis], sum(len(a) for a in part.axes[:axis])
+    if not digits:
+        return None
+    return first + len(digits) - 1 if depth else first
 
 
 def _count(structure: Structure, own: Iterable[int], axis: int, depth: int) -> int:
@@ -104,7 +120,8 @@ def _holds(structure: Structure, ideal: Equations, chosen: set[int], depth: int)
     for u in chosen:
         place = structure.unknowns[u]
         part = structure.parts[place.part]
-        assert place.digit is not None
+        if place.digit is None:
+            continue  # a single row has no others beside it
         k = 0
         for axis in part.axes:
             digits = range(k, k + len(axis))
