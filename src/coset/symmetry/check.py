@@ -1,6 +1,6 @@
 """Checks symmetries by running the network, in double precision, at weights in general position."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -119,6 +119,7 @@ def changes(
     weights: Weights,
     inputs: Sequence[Tensor],
     masks: Mapping[str, Tensor],
+    positive: Collection[str],
     *,
     generator: torch.Generator,
 ) -> bool:
@@ -126,15 +127,16 @@ def changes(
 
     Where a network rounds or compares, its gradients are zero although its weights are read.
     """
-    point = general_position(weights, (), generator=generator)
-    others = general_position(weights, (), generator=generator)
+    point = general_position(weights, positive, generator=generator)
+    others = general_position(weights, positive, generator=generator)
     changed = dict(point)
     for name, mask in masks.items():
-        changed[name] = torch.where(mask, -others[name], point[name])
+        other = others[name] if name in positive else -others[name]
+        changed[name] = torch.where(mask, other, point[name])
     probe = random_inputs(inputs, generator=generator)
-    one, other = (graph.run(w, probe, dtype=torch.float64) for w in (point, changed))
+    before, after = (graph.run(w, probe, dtype=torch.float64) for w in (point, changed))
     return any(
-        not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(one, other, strict=True)
+        not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(before, after, strict=True)
     )
 
 
@@ -220,7 +222,9 @@ class Probe:
             along = [-1 if axis == invariance.axis else 1 for axis in range(len(shape))]
             moved[invariance.tensor] = moved[invariance.tensor] * scales.view(along)
             if invariance.bias is not None:
-                moved[invariance.bias] = moved[invariance.bias] * scales
+                # a layer has one scale, and its bias may be of another length (transposed ones)
+                own = scales[:1] if invariance.groups == "layer" else scales
+                moved[invariance.bias] = moved[invariance.bias] * own
         return moved
 
 

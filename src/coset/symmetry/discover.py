@@ -76,15 +76,15 @@ def discover(
     graph = trace(module, example)
     known = _KNOWN.get(graph)
     if known is None:
-        structure = settle(graph)
         weights = {name: tensor.cpu() for name, tensor in weights_of(module).items()}
         weights = {name: weights[name] for name in graph.parameters} | weights
-        known = _KNOWN[graph] = _found(structure, weights, inputs)
+        known = _KNOWN[graph] = group_of(graph, weights, inputs)
     return known
 
 
-def _found(structure: Structure, weights: Weights, inputs: Sequence[Tensor]) -> SymmetryGroup:
-    """The group by analysis, without what fails at one point in general position."""
+def group_of(graph: Graph, weights: Weights, inputs: Sequence[Tensor]) -> SymmetryGroup:
+    """The group of a graph by analysis, without what fails at one point in general position."""
+    structure = settle(graph)
     magnitude = structure.equations("magnitude")
     positive = {structure.parts[structure.unknowns[u].part].tensor for u in magnitude.shifts}
     positive |= {name for name in weights if name.endswith("running_var")}
@@ -142,7 +142,7 @@ def _unread(
             tensor = structure.parts[i].tensor
             masks.setdefault(tensor, torch.zeros(weights[tensor].shape, dtype=torch.bool))
             _entries(structure, i, masks).fill_(True)
-        return changes(structure.graph, weights, inputs, masks, generator=generator)
+        return changes(structure.graph, weights, inputs, masks, positive, generator=generator)
 
     return {i for i in unread if not changes_with({i})} if changes_with(unread) else unread
 

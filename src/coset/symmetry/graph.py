@@ -207,6 +207,7 @@ _OWN_WAY: dict[str, Callable[..., Any]] = {
     # the operation itself has no derivative
     "copy": lambda self, src, **_: src.to(self.dtype).expand_as(self),
     "instance_norm": _instance_norm,
+    "batch_norm": lambda **arguments: _batch_norm(**arguments)[0],
     "native_batch_norm": _batch_norm,
     "_native_batch_norm_legit": _batch_norm,
     "_native_batch_norm_legit_functional": _batch_norm,

@@ -28,7 +28,7 @@ def find_invariances(structure: Structure, unread: set[int]) -> list[ScaleInvari
     buffers = {name for name in unknowns if "running_" in name}
     found = []
     for tensor, own in unknowns.items():
-        shape = structure.graph.nodes[structure.graph.parameters[tensor]].shape
+        shape = _shape_of(structure, tensor)
         if len(shape) < 2 or tensor in buffers:
             continue
         invariance = _of_tensor(structure, ideal, tensor, own, unknowns, shape)
@@ -53,8 +53,10 @@ def _of_tensor(
     kinds: tuple[tuple[int, Literal["filter", "channel-group"]], ...]
     kinds = ((-1, "filter"), (0, "channel-group"))
     for depth, groups in kinds:
-        for axis in range(len(shape)):
+        for axis, length in enumerate(shape):
             for name, partner in partners.items():
+                if name is not None and _shape_of(structure, name) != (length,):
+                    continue
                 pieces = _indicators(structure, own, axis, depth)
                 if not pieces:
                     continue
@@ -71,6 +73,11 @@ def _of_tensor(
         if _vanishes(ideal, scalars):
             return ScaleInvariance(base, tensor, "layer", 0, 1, name)
     return None
+
+
+def _shape_of(structure: Structure, tensor: str) -> tuple[int, ...]:
+    """The shape of a parameter."""
+    return structure.graph.nodes[structure.graph.parameters[tensor]].shape
 
 
 def _indicators(

@@ -1,6 +1,7 @@
 """Several operands, entry by entry."""
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 from coset.symmetry.analysis.digits import Plain, Value
@@ -92,14 +93,22 @@ def _generic_pair(algebra: Algebra, shape: Shape, self: Any, other: Any, **_: An
 def _compare(algebra: Algebra, shape: Shape, self: Any, other: Any) -> Value:
     if is_value(self) and not is_value(other) and other == 0:
         return mapped(algebra, self, "step")
+    if is_value(self) and is_value(other):  # the sign of a difference
+        return mapped(algebra, added(algebra, shape, self, other), "step")
     return _generic_pair(algebra, shape, self, other)
 
 
 rule(
     "logical_and", "logical_or", "logical_xor", "bitwise_and",
-    "bitwise_or", "bitwise_xor", "floor_divide", "remainder", "fmod", "atan2", "hypot",
+    "bitwise_or", "bitwise_xor", "floor_divide", "remainder", "fmod", "atan2",
     "logaddexp", "xlogy",
 )(_generic_pair)  # fmt: skip
+
+
+@rule("hypot")
+def _hypot(algebra: Algebra, shape: Shape, self: Value, other: Value) -> Value:
+    squares = added(algebra, shape, power(algebra, self, 2), power(algebra, other, 2))
+    return power(algebra, squares, Fraction(1, 2))
 
 
 @rule("where")

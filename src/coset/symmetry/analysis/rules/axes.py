@@ -22,7 +22,7 @@ from coset.symmetry.analysis.values import Algebra
 
 @rule("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "flatten", "unflatten",
       "_reshape_alias", "view_copy", "squeeze_copy", "unsqueeze_copy")  # fmt: skip
-def _view(algebra: Algebra, shape: Shape, self: Value, **given: Any) -> Value:
+def _view(algebra: Algebra, shape: Shape, /, self: Value, **given: Any) -> Value:
     if "dtype" in given:  # the same bits read as other numbers
         return refused(algebra, shape, self)
     return reshape(algebra, self, shape)
@@ -33,11 +33,16 @@ def _permute(algebra: Algebra, shape: Shape, self: Value, dims: Sequence[int]) -
     return permute(self, [d % len(dims) for d in dims])
 
 
-@rule("transpose", "swapaxes", "transpose_copy")
+@rule("transpose", "transpose_copy")
 def _transpose(algebra: Algebra, shape: Shape, self: Value, dim0: int, dim1: int) -> Value:
     order = list(range(len(shape)))
     order[dim0], order[dim1] = order[dim1], order[dim0]
     return permute(self, order)
+
+
+@rule("swapaxes")
+def _swapaxes(algebra: Algebra, shape: Shape, self: Value, axis0: int, axis1: int) -> Value:
+    return _transpose(algebra, shape, self, axis0, axis1)
 
 
 @rule("t", "numpy_T", "t_copy")

@@ -93,7 +93,7 @@ def _embedding_bag(
     return value, *(partial(refused, algebra, other, value) for other in shape[1:])
 
 
-@rule("grid_sampler", "grid_sampler_2d", "cudnn_grid_sampler")
+@rule("grid_sampler", "grid_sampler_2d")
 def _grid_sampler(algebra: Algebra, shape: Shape, input: Value, grid: Value, **_: Any) -> Value:
     """Values of an image between its pixels."""
     if len(shape) != 4:

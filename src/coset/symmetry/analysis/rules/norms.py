@@ -135,7 +135,7 @@ def _instance_norm(
     return _affine(algebra, value, weight, bias, [shape[1], *[1] * (len(shape) - 2)])
 
 
-@rule("batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm",
+@rule("batch_norm", "_native_batch_norm_legit_no_training",
       "native_batch_norm", "_native_batch_norm_legit",
       "_native_batch_norm_legit_functional")  # fmt: skip
 def _batch_norm_rule(

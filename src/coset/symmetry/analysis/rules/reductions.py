@@ -58,6 +58,16 @@ def _max(algebra: Algebra, shape: Any, self: Value, dim: Any = None, **given: An
     return value, lambda: _argmax(algebra, (), self, dim, keepdim)
 
 
+@rule("kthvalue", "median", "mode")
+def _order_statistic(
+    algebra: Algebra, shape: Any, self: Value, dim: Any = None, keepdim: bool = False, **_: Any
+) -> Any:
+    value = largest(algebra, (), self, dim, keepdim)
+    if not (shape and isinstance(shape[0], tuple)):
+        return value
+    return value, lambda: _argmax(algebra, (), self, dim, keepdim)
+
+
 @rule("prod", "logsumexp", "any", "all", "count_nonzero")
 def generic_reduction(
     algebra: Algebra, shape: Shape, self: Value, dim: Any = None, keepdim: bool = False, **_: Any
@@ -73,7 +83,7 @@ def _argmax(
     axes = range(len(algebra.shape(self))) if dim is None else [dim % len(algebra.shape(self))]
     for axis in axes:
         self = weld(algebra, self, axis, "the place of the largest entry")
-    return reduced(algebra, mapped(algebra, self, "generic"), list(axes), keepdim)
+    return mapped(algebra, reduced(algebra, self, list(axes), keepdim), "step")
 
 
 def _variance(

@@ -104,7 +104,7 @@ def _ordered_generic(algebra: Algebra, shape: Shape, self: Value, **given: Any) 
     return _ordered(algebra, shape, mapped(algebra, self, "generic"), **given)
 
 
-@rule("sort", "topk", "cummax", "cummin", "kthvalue", "mode", "median")
+@rule("sort", "topk", "cummax", "cummin")
 def _sorted(algebra: Algebra, shape: Any, self: Value, dim: int = -1, **_: Any) -> Any:
     if not (shape and isinstance(shape[0], tuple)):
         return unknown(algebra, shape, self=self)
