@@ -1,11 +1,15 @@
 """Samplers against blackjax, numpyro, pyro and posteriors: MLP 784-50-10, 1,000 examples.
 
-Leapfrog steps are timed as HMC runs them, 32 in a row, in single precision on one thread, for one
-chain and for four at once.  Effective draws are those of four chains after each library's own
-adaptation, at most 32 leapfrog steps a draw: of the log-posterior and of the predictions on 16
-inputs, by one estimator for all.  Contestants that are not installed are left out.
+Leapfrog steps are timed as HMC runs them, 32 in a row, in single precision, for one chain and for
+four at once.  Effective draws are those of four chains after each library's own adaptation, at most
+32 leapfrog steps a draw: of the log-posterior and of the predictions on 16 inputs, by one estimator
+for all.  Contestants that are not installed are left out.
 
-    python benchmarks/samplers.py [leapfrog] [effective] [sghmc]
+The whole process is tied to one core (or to as many as ``--cores`` says, torch with as many
+threads): jax 0.10 does not heed the flags by which XLA should use one thread, and two threads of
+its pool (see their processor time in ``/proc/self/task``) against one of torch are no comparison.
+
+    python benchmarks/samplers.py [leapfrog] [effective] [sghmc] [--cores 2]
 """
 
 import os
@@ -21,7 +25,7 @@ from torch import nn
 from coset import HMC, SGHMC
 from coset.bayes import Categorical, GaussianPrior, Problem, as_batches
 from coset.inference.diagnostics import effective_sample_size
-from coset.inference.sampling.hamiltonian import Point, leapfrog
+from coset.inference.sampling.hamiltonian import Energy, Point, leapfrog
 from coset.inference.sampling.stochastic import Step, StochasticState
 from coset.inference.sampling.targets import FullBatch, MiniBatch
 from coset.inference.training.members import starting_points
@@ -29,7 +33,6 @@ from coset.posterior.predict import apply_members
 from coset.weights import functionalise
 
 ROWS, HIDDEN, STEPS, SIZE = 1000, 50, 32, 1e-4
-ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 
 def problem_of() -> Problem:
@@ -45,10 +48,7 @@ def ours_leapfrog(problem: Problem, chains: int):
     stack = starting_points(problem, None, list(range(chains)))
     target = FullBatch.of(problem, stack)
     positions, buffers = target.target.split(stack)
-
-    def energy(at):
-        return target(at, buffers)
-
+    energy = Energy.of(target, buffers)
     first, mass = energy(positions), positions.new_ones(positions.shape[1])
     momenta = torch.randn(positions.shape)
     begin = Point(positions, momenta, first.energy, first.gradient)
@@ -359,8 +359,16 @@ def installed(package: str) -> bool:
 
 CASES = {"leapfrog": time_leapfrogs, "effective": time_effective_draws, "sghmc": time_sghmc}
 
+
+def tie(cores: int) -> None:
+    """Lets the process use so many cores, whatever pools its libraries open."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
+    torch.set_num_threads(cores)
+
+
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    os.environ.setdefault("XLA_FLAGS", ONE_THREAD)  # read when jax is imported
-    for name in chosen(list(CASES), sys.argv[1:]):
+    words = sys.argv[1:]
+    tie(int(words[words.index("--cores") + 1]) if "--cores" in words else 1)  # before jax is there
+    for name in chosen(list(CASES), [word for word in words if word in CASES]):
         CASES[name]()

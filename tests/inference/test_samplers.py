@@ -10,7 +10,7 @@ from torch import nn
 from coset import HMC, NUTS, SGHMC, SGLD, CosetError, Cyclical
 from coset.bayes import Categorical, GaussianNoise, GaussianPrior, Problem, as_batches
 from coset.inference.sampling.full_batch import warmup_of
-from coset.inference.sampling.hamiltonian import HamiltonianState, Point, leapfrog
+from coset.inference.sampling.hamiltonian import Energy, HamiltonianState, Point, leapfrog
 from coset.inference.sampling.recording import record
 from coset.inference.sampling.step_sizes import largest_curvature
 from coset.inference.sampling.stochastic import Step, StochasticState
@@ -129,9 +129,9 @@ def test_recordings_that_would_be_wrong_are_not_used():
 def test_leapfrog_goes_back_the_way_it_came(double):
     curvature = torch.tensor([1.0, 4.0])
 
-    def energy(w):
-        return Evaluated((curvature * w.square()).sum(1) / 2, curvature * w, w[:, :0])
-
+    energy = Energy(
+        lambda w: Evaluated((curvature * w.square()).sum(1) / 2, curvature * w, w[:, :0])
+    )
     mass = torch.tensor([1.0, 0.5])
     begin = torch.tensor([[1.0, -0.5]])
     first = energy(begin)
@@ -224,11 +224,12 @@ def test_numbers_that_are_not_finite_are_named():
 
 @pytest.mark.parametrize("sampler", [HMC(warmup=0, step_size=0.5), NUTS(warmup=0, step_size=0.5)])
 def test_trajectories_into_a_wall_are_divergent_and_stay_where_they_began(sampler):
-    def energy(w):  # a Gaussian with a wall at one
+    def walled(w):  # a Gaussian with a wall at one
         inside = (w < 1).all(1)
         value = torch.where(inside, w.square().sum(1) / 2, torch.inf)
         return Evaluated(value, w, w[:, :0])
 
+    energy = Energy(walled)
     positions = torch.zeros(400, 1, dtype=torch.float64)
     first = energy(positions)
     groups = torch.zeros(1, dtype=torch.long)

@@ -1,5 +1,7 @@
 """Layered networks give the numbers of the network itself, whatever the likelihood."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -15,7 +17,8 @@ from coset import (
     functionalise,
 )
 from coset.bayes import as_batches
-from coset.inference.sampling.layered import LayeredLoss, layers_of
+from coset.inference.sampling.layered import LayeredLoss
+from coset.inference.sampling.layers import layers_of
 from coset.inference.sampling.targets import FullBatch
 from coset.inference.training.members import starting_points
 
@@ -82,7 +85,13 @@ def test_losses_and_gradients_are_those_of_the_network(module, case, rows):
     assert layers is not None
     inputs, targets = problem.train.inputs.flatten(1), problem.train.targets
     loss = LayeredLoss(problem, layers, inputs, targets, rows)
-    losses, gradients = loss(problem.network.layout.flatten(chains))
+    positions = problem.network.layout.flatten(chains)
+    losses, gradients = loss(positions)
+    alone = torch.empty_like(positions)
+    loss.pull(positions, alone)
+    torch.testing.assert_close(alone, gradients, rtol=1e-12, atol=1e-12)
+    # a recording that failed would be the method itself
+    assert all(part.evaluate != loss._evaluate for part in loss._parts(positions))
     for chain in range(3):
         leaves = {name: w[chain].clone().requires_grad_() for name, w in chains.items()}
         outputs = problem.network.apply(leaves, problem.train.inputs)
@@ -134,3 +143,23 @@ class Counted(nn.Module):
 )
 def test_other_networks_are_left_to_the_general_way(module):
     assert layers_of(problem_of(module(), *CASES["classes"])) is None
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_the_gradient_alone_is_that_of_the_energy(each):
+    problem = problem_of(sequential(), *CASES["classes"])
+    if each:
+        names = problem.network.layout.names
+        prior = GaussianPrior({name: 1.0 + place for place, name in enumerate(names)})
+        problem = replace(problem, prior=prior)
+    chains = starting_points(problem, None, [0, 1])
+    target = FullBatch.of(problem, chains)
+    assert target.loss is not None
+    positions, buffers = target.target.split(chains)
+    found = target.gradient(positions, buffers, into=torch.empty_like(positions))
+    torch.testing.assert_close(found, target(positions, buffers).gradient)
+    plain = replace(target, loss=None)
+    torch.testing.assert_close(found, plain(positions, buffers).gradient)
+    torch.testing.assert_close(
+        found, plain.gradient(positions, buffers, into=torch.empty_like(positions))
+    )

@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.inference.sampling.layered import LayeredLoss, Linear
+from coset.inference.sampling.layered import LayeredLoss
+from coset.inference.sampling.layers import Linear
 from coset.inference.sampling.targets import FullBatch
 
 _WIDEST = 4096
@@ -71,4 +72,4 @@ def along_axes(target: FullBatch) -> tuple[FullBatch, InputAxes | None]:
 def _first_weight(loss: LayeredLoss) -> slice:
     first = loss.layers.steps[0]
     assert isinstance(first, Linear)
-    return loss.problem.network.layout.slices[first.weight]
+    return loss.layout.slices[first.weight]

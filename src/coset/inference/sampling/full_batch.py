@@ -22,7 +22,7 @@ from coset.inference.sampling.hamiltonian import (
     fresh_momenta,
     single_step_acceptance,
 )
-from coset.inference.sampling.targets import Evaluated, FullBatch, require_finite, settle
+from coset.inference.sampling.targets import FullBatch, require_finite, settle
 from coset.inference.training.members import member_seeds, starting_points
 from coset.posterior.families import Samples
 from coset.vocabulary import Progress, Weights
@@ -159,10 +159,7 @@ def sample(
     chains = starting_points(problem, start, member_seeds(length.chains, generator))
     target, axes = along_axes(FullBatch.of(problem, chains))
     positions, buffers = (part.detach().clone() for part in target.target.split(chains))
-
-    def energy(at: Float[Tensor, "m p"]) -> Evaluated:
-        return target(at, buffers)
-
+    energy = Energy.of(target, buffers)
     history = run(
         _Bound(sampler, energy),
         _begin(

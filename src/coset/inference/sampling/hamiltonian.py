@@ -8,12 +8,44 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from coset.inference.sampling.adaptation import Adaptation
-from coset.inference.sampling.targets import Evaluated
+from coset.inference.sampling.targets import Evaluated, FullBatch
 
 DIVERGENT = 1000.0
 """An energy error beyond which the integrator has lost the trajectory (as in Stan)."""
 
-Energy = Callable[[Float[Tensor, "m p"]], Evaluated]
+
+@dataclass(frozen=True)
+class Energy:
+    """What chains move in.
+
+    Attributes:
+        evaluate: Energies and gradients at positions.
+        differentiate: The gradient alone, for the middle of trajectories; may write into the memory
+            of its second argument.  ``None``: as good as evaluated.
+    """
+
+    evaluate: Callable[[Float[Tensor, "m p"]], Evaluated]
+    differentiate: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    @staticmethod
+    def of(target: FullBatch, buffers: Float[Tensor, "m q"]) -> "Energy":
+        """That of a posterior, with fixed buffers."""
+        return Energy(
+            lambda at: target(at, buffers),
+            lambda at, into: target.gradient(at, buffers, into=into),
+        )
+
+    def __call__(self, positions: Float[Tensor, "m p"]) -> Evaluated:
+        """Energies and gradients."""
+        return self.evaluate(positions)
+
+    def gradient(
+        self, positions: Float[Tensor, "m p"], into: Float[Tensor, "m p"]
+    ) -> Float[Tensor, "m p"]:
+        """The gradient; ``into`` is memory that it may use."""
+        if self.differentiate is None:
+            return self.evaluate(positions).gradient
+        return self.differentiate(positions, into)
 
 
 @dataclass(frozen=True)
@@ -65,29 +97,33 @@ def leapfrog(
 ) -> Point:
     """``count`` leapfrog steps: half a kick, a drift, half a kick; neighbouring halves joined.
 
-    >>> square = lambda w: Evaluated(w.square().sum(1) / 2, w, w[:, :0])
+    >>> square = Energy(lambda w: Evaluated(w.square().sum(1) / 2, w, w[:, :0]))
     >>> one = torch.ones(1, 1)
     >>> after = leapfrog(square, Point(one, 0 * one, one[0] / 2, one), 0.1, one[0])
     >>> after.positions.item()  # 1 - 0.1² / 2
     0.995...
     """
-    positions, gradient, value = point.positions, point.gradient, point.energy
-    momenta, drift = point.momenta - step / 2 * gradient, step * inverse_mass
-    for number in range(count):
-        # the first creates positions of our own, which later steps may write into
-        positions = (
-            positions.addcmul_(drift, momenta)
-            if number
-            else torch.addcmul(positions, drift, momenta)
-        )
-        found = energy(positions)
-        gradient, value = found.gradient, found.energy
-        kick = step if number + 1 < count else step / 2
-        if isinstance(kick, Tensor):
-            momenta.addcmul_(kick, gradient, value=-1)
-        else:
-            momenta.sub_(gradient, alpha=kick)
-    return Point(positions, momenta, value, gradient)
+    momenta, drift = point.momenta - step / 2 * point.gradient, step * inverse_mass
+    positions = torch.addcmul(point.positions, drift, momenta)
+    gradient = torch.empty_like(positions)
+    for _ in range(count - 1):
+        gradient = energy.gradient(positions, gradient)
+        _kick(momenta, gradient, step)
+        positions.addcmul_(drift, momenta)
+    last = energy(positions)
+    _kick(momenta, last.gradient, step / 2)
+    return Point(positions, momenta, last.energy, last.gradient)
+
+
+def _kick(
+    momenta: Float[Tensor, "m p"],
+    gradient: Float[Tensor, "m p"],
+    step: float | Float[Tensor, "m 1"],
+) -> None:
+    if isinstance(step, Tensor):
+        momenta.addcmul_(step, gradient, value=-1)
+    else:
+        momenta.sub_(gradient, alpha=step)
 
 
 def fresh_momenta(

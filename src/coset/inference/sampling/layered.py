@@ -1,98 +1,23 @@
-"""Networks of linear layers and element-wise functions, with all chains in one product.
+"""The loss of layered networks over all data, with its gradient, recorded once."""
 
-Chains share their inputs, so the first layers of all of them are one product of matrices:
-``(W of chain 1; W of chain 2; …) Xᵀ``.  Activations are kept units first, examples last; there an
-example is to a likelihood what a pixel is to it in dense tasks, and sums over classes run along
-whole rows.
-"""
-
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
 from coset.bayes.problem import Problem
+from coset.inference.sampling.layers import Layers, Linear, columns, layers_of
 from coset.inference.sampling.recording import Program, record
-from coset.vocabulary import Weights
-from coset.weights.network import Network
-
-Elementwise = Callable[[Tensor], Tensor]
+from coset.weights.layout import Layout
 
 _VALUES, _LEAST_ROWS = 1 << 21, 256
 """Activations of one layer in a pass, so that they stay near the processor, and fewest examples."""
 
-_MODULES = (
-    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.Hardtanh, nn.Hardswish),
-    *(nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Softsign, nn.Tanh, nn.Sigmoid, nn.LogSigmoid),
-)
-_SKIPPED = (nn.Dropout, nn.Identity)
-_FUNCTIONS = (
-    *(torch.relu, torch.tanh, torch.sigmoid, torch.sin, torch.square, torch.exp),
-    *(functional.relu, functional.tanh, functional.sigmoid, functional.leaky_relu),
-    *(functional.elu, functional.selu, functional.gelu, functional.silu, functional.softplus),
-)
-_METHODS = ("relu", "tanh", "sigmoid", "sin", "square", "exp")
-
-
-@dataclass(frozen=True)
-class Linear:
-    """Names of the weight and the bias of a linear layer."""
-
-    weight: str
-    bias: str | None
-
-
-@dataclass(frozen=True)
-class Layers:
-    """What a network does to the rows of a matrix, one thing after the other.
-
-    Attributes:
-        steps: Linear layers and element-wise functions; the first is a linear layer.
-    """
-
-    steps: tuple[Linear | Elementwise, ...]
-
-    def __call__(self, stack: Weights, inputs: Float[Tensor, "n d"]) -> Float[Tensor, "m c n"]:
-        """Outputs of all chains, units first.
-
-        >>> layers = Layers((Linear("weight", None), torch.relu))
-        >>> weights = torch.tensor([[[1.0, 2.0]], [[-3.0, 0.0]]])  # two chains
-        >>> layers({"weight": weights}, torch.tensor([[1.0, 1.0], [0.0, 1.0]]))
-        tensor([[[3., 2.]],
-        <BLANKLINE>
-                [[0., 0.]]])
-        """
-        values: Tensor | None = None
-        for step in self.steps:
-            if not isinstance(step, Linear):
-                assert values is not None
-                values = step(values)
-                continue
-            weight = stack[step.weight]
-            bias = None if step.bias is None else stack[step.bias]
-            values = _first(weight, bias, inputs) if values is None else _next(weight, bias, values)
-        assert values is not None
-        return values
-
-
-def _first(weight: Tensor, bias: Tensor | None, inputs: Tensor) -> Tensor:
-    """One product for all chains."""
-    rows = weight.flatten(0, 1)
-    # the gradient of the weights is then a product with the inputs as they lie in memory
-    across = inputs.T
-    found = rows @ across if bias is None else torch.addmm(bias.reshape(-1, 1), rows, across)
-    return found.view(*weight.shape[:2], len(inputs))
-
-
-def _next(weight: Tensor, bias: Tensor | None, values: Tensor) -> Tensor:
-    if bias is None:
-        return torch.bmm(weight, values)
-    return torch.baddbmm(bias.unsqueeze(2), weight, values)
+_WIDE = 128
+"""Units from which on a product takes no longer if it reads its inputs across."""
 
 
 @dataclass(frozen=True)
@@ -128,139 +53,93 @@ class LayeredLoss:
         self, positions: Float[Tensor, "m p"]
     ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m p"]]:
         """Losses and gradients of all chains."""
-        found = [
-            program(positions, inputs, targets)
-            for inputs, targets, program in self._parts(positions)
-        ]
-        losses, gradient = found[0]
-        for more, pull in found[1:]:
-            losses, gradient = losses + more, gradient + pull
+        gradient, losses = torch.empty_like(positions), positions.new_zeros(len(positions))
+        for number, part in enumerate(self._parts(positions)):
+            more, *pieces = part.evaluate(positions, *part.data)
+            losses = losses + more
+            self._add(pieces, gradient, first=number == 0)
         return losses, gradient
 
-    def _parts(self, positions: Tensor) -> list[tuple[Tensor, Tensor, Program]]:
+    def pull(self, positions: Float[Tensor, "m p"], into: Float[Tensor, "m p"]) -> None:
+        """Writes the gradients of all chains into memory that is there."""
+        for number, part in enumerate(self._parts(positions)):
+            self._add(part.differentiate(positions, *part.data), into, first=number == 0)
+
+    def _add(self, pieces: Sequence[Tensor], into: Tensor, *, first: bool) -> None:
+        if first:
+            torch.cat([piece.flatten(1) for piece in pieces], dim=1, out=into)
+            return
+        whole = self.layout.unflatten(into)  # views
+        for place, piece in zip(whole.values(), pieces, strict=True):
+            place.add_(piece)
+
+    def _parts(self, positions: Tensor) -> "list[_Part]":
         """Rows of the data with what is recorded for this many of them."""
         chains = len(positions)
         if chains in self._recorded:
             return self._recorded[chains]
-        programs: dict[int, Program] = {}
+        programs: dict[int, tuple[Program, Program]] = {}
         parts = []
         for inputs, few in zip(
             self.inputs.split(self.rows), self.targets.split(self.rows), strict=True
         ):
-            across, size = columns(few), len(few)
-            targets = across.expand(chains, *across.shape)
+            targets = columns(few).expand(chains, *columns(few).shape).contiguous()
+            across = inputs.T if self._wide(chains) else inputs.T.contiguous()
+            data, size = (inputs, across, targets), len(few)
             if size not in programs:
-                programs[size] = record(self._evaluate, (positions, inputs, targets))
-            parts.append((inputs, targets, programs[size]))
+                examples = (positions, *data)
+                programs[size] = (
+                    record(self._evaluate, examples, lasting=False),
+                    record(self._differentiate, examples, lasting=False),
+                )
+            parts.append(_Part(data, *programs[size]))
         return self._recorded.setdefault(chains, parts)
 
+    def _wide(self, chains: int) -> bool:
+        """Whether the first layers of all chains have so many units that layout does not matter."""
+        first = self.layers.steps[0]
+        assert isinstance(first, Linear)
+        shapes = dict(zip(self.layout.names, self.layout.shapes, strict=True))
+        return chains * shapes[first.weight][0] >= _WIDE
+
+    @property
+    def layout(self) -> Layout:
+        """The tensors of one chain."""
+        return self.problem.network.layout
+
     @cached_property
-    def _recorded(self) -> dict[int, list[tuple[Tensor, Tensor, Program]]]:
+    def _recorded(self) -> "dict[int, list[_Part]]":
         return {}
 
     def _evaluate(
-        self, positions: Tensor, inputs: Tensor, targets: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        layout = self.problem.network.layout
+        self, positions: Tensor, inputs: Tensor, across: Tensor, targets: Tensor
+    ) -> tuple[Tensor, ...]:
+        stack = self.layout.unflatten(positions.detach())
         with torch.enable_grad():
-            leaf = positions.detach().requires_grad_()
-            outputs = self.layers(layout.unflatten(leaf), inputs)
+            leaves = {name: tensor.requires_grad_() for name, tensor in stack.items()}
+            outputs = self.layers(leaves, inputs, across)
             losses = -self.problem.likelihood.log_prob(outputs, targets)
-            (gradient,) = torch.autograd.grad(losses.sum(), leaf)
-        return losses.detach(), gradient
+            found = torch.autograd.grad(
+                losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
+            )
+        return losses.detach(), *found
+
+    def _differentiate(
+        self, positions: Tensor, inputs: Tensor, across: Tensor, targets: Tensor
+    ) -> tuple[Tensor, ...]:
+        return self._evaluate(positions, inputs, across, targets)[1:]
 
 
-def layers_of(problem: Problem) -> Layers | None:
-    """The layers of a problem's network, if it is nothing else and its numbers come out the same.
+@dataclass(frozen=True)
+class _Part:
+    """Some of the data: inputs, inputs with the examples last, targets; and what is recorded.
 
-    >>> from coset.bayes import Categorical, GaussianPrior, as_batches
-    >>> from coset.weights import functionalise
-    >>> data = as_batches((torch.zeros(2, 3, 4), torch.zeros(2, dtype=torch.long)))
-    >>> module = nn.Sequential(nn.Flatten(), nn.Linear(12, 2), nn.Dropout(), nn.Tanh())
-    >>> problem = Problem(functionalise(module), Categorical(), GaussianPrior(), data)
-    >>> len(layers_of(problem).steps)
-    2
+    Attributes:
+        data: What the programs take after the positions.
+        evaluate: Gives losses and the gradient of every tensor, until the next call.
+        differentiate: Gives the gradients alone.
     """
-    network = problem.network
-    if network.module is None or network.buffers:
-        return None
-    inputs, targets = problem.train.rows(torch.arange(min(3, problem.train.size)))
-    if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
-        return None
-    try:
-        layers = Layers(tuple(_steps(network.module, network)))
-        return layers if _faithful(layers, problem, inputs, targets) else None
-    except Exception:  # whatever tracing cannot do: such a network is called as it is
-        return None
 
-
-def columns(targets: Tensor) -> Tensor:
-    """Targets of shape ``(n, …)`` with the examples last, as outputs are.
-
-    >>> columns(torch.tensor([[1.0, 2.0]])).shape, columns(torch.tensor([3, 4])).shape
-    (torch.Size([2, 1]), torch.Size([2]))
-    """
-    return targets.movedim(0, -1).contiguous() if targets.dim() > 1 else targets
-
-
-def _faithful(layers: Layers, problem: Problem, inputs: Tensor, targets: Tensor) -> bool:
-    """Whether outputs and log-probabilities are those of the network itself."""
-    if not isinstance(layers.steps[0], Linear):
-        return False
-    weights = problem.network.weights
-    outputs = layers({name: w.unsqueeze(0) for name, w in weights.items()}, inputs.flatten(1))
-    wanted = problem.network.apply(weights, inputs)
-    if not torch.allclose(outputs[0].T, wanted, rtol=1e-3, atol=1e-5):
-        return False
-    each = problem.likelihood.log_prob(outputs, columns(targets).unsqueeze(0))
-    whole = problem.likelihood.log_prob(wanted, targets).sum()
-    return each.shape == (1,) and torch.allclose(each[0], whole, rtol=1e-3, atol=1e-5)
-
-
-def _steps(module: nn.Module, network: Network) -> Iterator[Linear | Elementwise]:
-    """Walks through a module whose every operation feeds only the next."""
-    from torch.fx import Node, symbolic_trace
-
-    if isinstance(module, nn.Linear):
-        yield _linear(module, "", network)
-        return
-    traced = symbolic_trace(module)
-    parts = dict(traced.named_modules())
-    before: Node | None = None
-    for node in traced.graph.nodes:
-        if node.op == "output":
-            return
-        if node.all_input_nodes != ([] if before is None else [before]):
-            raise ValueError("not a chain of operations")
-        if before is not None:
-            yield from _step(node, parts.get(str(node.target)), network)
-        before = node
-
-
-def _step(node: Any, part: nn.Module | None, network: Network) -> Iterator[Linear | Elementwise]:
-    rest, target = node.args[1:], node.target
-    if isinstance(part, nn.Linear):
-        yield _linear(part, f"{target}.", network)
-    elif isinstance(part, _MODULES):
-        yield part
-    elif node.op == "call_function" and target in _FUNCTIONS:
-        yield lambda values: target(values, *rest, **node.kwargs)
-    elif node.op == "call_method" and target in _METHODS and not rest:
-        yield getattr(torch, target)
-    elif not isinstance(part, _SKIPPED) and not _flattens(node, part):
-        raise ValueError(f"{target} is none of the steps known here")
-
-
-def _flattens(node: Any, part: nn.Module | None) -> bool:
-    """Whether an operation only makes rows of examples."""
-    if isinstance(part, nn.Flatten):
-        return (part.start_dim, part.end_dim) == (1, -1)
-    called = node.target is torch.flatten or node.target == "flatten"
-    return called and node.args[1:] == (1,) and not node.kwargs
-
-
-def _linear(part: nn.Linear, prefix: str, network: Network) -> Linear:
-    weight, bias = f"{prefix}weight", None if part.bias is None else f"{prefix}bias"
-    if not {weight, bias or weight} <= set(network.layout.names):
-        raise ValueError("layers that share their weights")
-    return Linear(weight, bias)
+    data: tuple[Tensor, ...]
+    evaluate: Program
+    differentiate: Program

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from coset.inference.sampling.memory import keep_memory
+
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
 
@@ -28,11 +30,12 @@ _PLAIN = (
 """Operations without side effects whose leading arguments are tensors."""
 
 
-def record(program: Program, examples: Sequence[Tensor]) -> Program:
+def record(program: Program, examples: Sequence[Tensor], *, lasting: bool = True) -> Program:
     """The same program without the Python around its operations, or the program itself.
 
     What cannot be written down, because it looks at its own numbers or draws random ones, is
     noticed and left as it is: a recording must give the program's values at another place too.
+    Results that need not be ``lasting`` may be overwritten by the next replay.
 
     >>> square = record(lambda x: (torch.func.grad(lambda y: (y * y).sum())(x),), [torch.ones(2)])
     >>> square(torch.tensor([1.0, 3.0]))
@@ -44,7 +47,9 @@ def record(program: Program, examples: Sequence[Tensor]) -> Program:
     try:
         graph = make_fx(partial(program))(*examples)  # tracing counts the self of a method
         shorten(graph)
+        keep_memory(graph, lasting=lasting)
         with torch.no_grad():
+            graph(*examples)  # leaves its traces in kept memory
             replayed = graph(*elsewhere)
         if not _alike(replayed, program(*elsewhere)):
             return program
@@ -97,7 +102,9 @@ def _settle(graph: "GraphModule", node: "Node") -> None:
     name = f"_settled_{node.name}"
     graph.register_buffer(name, found)
     with graph.graph.inserting_before(node):
-        node.replace_all_uses_with(graph.graph.get_attr(name))
+        settled = graph.graph.get_attr(name)
+    settled.meta["val"] = found
+    node.replace_all_uses_with(settled)
 
 
 def _moved(example: Tensor) -> Tensor:

@@ -85,12 +85,20 @@ class Target:
         positions: Float[Tensor, "m p"],
     ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m p"]]:
         """Energies and gradients from those of the likelihood; writes into ``gradient``."""
+        self.add_prior(gradient, positions)
         one = self._one_precision
         if one is None:
-            prior = self.precision * positions
-            return losses + torch.linalg.vecdot(prior, positions) / 2, gradient.add_(prior)
+            return losses + torch.linalg.vecdot(self.precision * positions, positions) / 2, gradient
         squares = torch.linalg.vecdot(positions, positions)
-        return torch.add(losses, squares, alpha=one / 2), gradient.add_(positions, alpha=one)
+        return torch.add(losses, squares, alpha=one / 2), gradient
+
+    def add_prior(self, gradient: Float[Tensor, "m p"], positions: Float[Tensor, "m p"]) -> None:
+        """Adds the prior's part to a gradient, in place."""
+        one = self._one_precision
+        if one is None:
+            gradient.addcmul_(self.precision, positions)
+        else:
+            gradient.add_(positions, alpha=one)
 
     def split(self, stack: Weights) -> tuple[Float[Tensor, "m p"], Float[Tensor, "m q"]]:
         """Flat parameters and flat buffers of a stack."""
@@ -180,6 +188,20 @@ class FullBatch:
             losses, gradient = self.loss(positions)
             return Evaluated(*self.target.with_prior(losses, gradient, positions), buffers)
         return self.target.on(self._data(len(positions)), positions, buffers, scale=1.0)
+
+    def gradient(
+        self,
+        positions: Float[Tensor, "m p"],
+        buffers: Float[Tensor, "m q"],
+        *,
+        into: Float[Tensor, "m p"],
+    ) -> Float[Tensor, "m p"]:
+        """The gradient alone, which costs less; it may use the memory of ``into``."""
+        if self.loss is None:
+            return self(positions, buffers).gradient
+        self.loss.pull(positions, into)
+        self.target.add_prior(into, positions)
+        return into
 
     def _data(self, chains: int) -> list[Batch]:
         """All data, seen by every chain, in chunks."""

@@ -1,0 +1,106 @@
+"""Recordings that keep their memory give the numbers of the program they were made of."""
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
+
+from coset.inference.sampling.memory import keep_memory
+from coset.inference.sampling.recording import record
+
+FUNCTIONS = {
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+    "softplus": functional.softplus,
+    "elu": functional.elu,
+    "leaky": functional.leaky_relu,
+    "sine": torch.sin,
+}
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def numbers(*shape, seed=0):
+    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
+
+
+def network(function):
+    """Loss and gradient of two layers with a residual, all chains at once."""
+
+    def program(weights, inputs, targets):
+        with torch.enable_grad():
+            leaf = weights.detach().requires_grad_()
+            first = torch.bmm(leaf, inputs)
+            hidden = function(first)
+            outputs = torch.baddbmm(first, leaf.mT, hidden) + hidden
+            losses = functional.cross_entropy(outputs, targets, reduction="none").sum(1)
+            (gradient,) = torch.autograd.grad(losses.sum(), leaf)
+        return losses.detach(), gradient
+
+    return program
+
+
+def cases(seed):
+    targets = torch.randint(4, (3, 6), generator=seeded(seed))
+    return numbers(3, 4, 4, seed=seed), numbers(3, 4, 6, seed=seed + 1), targets
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_replays_are_the_program(function, lasting):
+    program = network(function)
+    replay = record(program, cases(0), lasting=lasting)
+    assert replay is not program
+    for seed in (2, 4, 2):  # what one replay leaves in memory does not reach the next
+        for found, wanted in zip(replay(*cases(seed)), program(*cases(seed)), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_results_last_unless_they_need_not():
+    given, later = numbers(4, 4, seed=2), numbers(4, 4, seed=3)
+    for lasting in (True, False):
+        replay = record(lambda x: (torch.mm(x, x),), [numbers(4, 4)], lasting=lasting)
+        (first,) = replay(given)
+        replay(later)
+        assert torch.equal(first, given @ given) is lasting
+
+
+def test_arguments_are_never_written_into():
+    replay = record(lambda x: ((torch.relu(x) * x).neg().exp(),), [numbers(5)])
+    given = numbers(5, seed=1)
+    before = given.clone()
+    replay(given)
+    assert torch.equal(given, before)
+
+
+def test_a_value_read_across_is_not_overwritten_while_it_is_read():
+    def program(x):  # the sum ends both the product and its transpose
+        square = torch.mm(x, x)
+        return (torch.mm(square.T + square, x),)
+
+    given = numbers(5, 5, seed=1)
+    (found,) = record(program, [numbers(5, 5)])(given)
+    torch.testing.assert_close(found, program(given)[0])
+
+
+def test_places_are_used_again():
+    def program(x):
+        for _ in range(6):
+            x = torch.tanh(torch.mm(x, x))
+        return (x,)
+
+    graph = make_fx(program)(numbers(4, 4))
+    keep_memory(graph, lasting=True)
+    places = {
+        getattr(graph, node.target).data_ptr()
+        for node in graph.graph.nodes
+        if node.op == "get_attr"
+    }
+    assert len(places) == 2  # a product cannot be written over its factors, its tanh can
+    given = numbers(4, 4, seed=3)
+    torch.testing.assert_close(graph(given)[0], program(given)[0])
