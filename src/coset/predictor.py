@@ -23,6 +23,7 @@ from coset.posterior.joint import JointPredictions
 from coset.posterior.linearised import Linearised
 from coset.posterior.predict import MonteCarlo, PredictionRule, Predictions
 from coset.posterior.records import describe, restore
+from coset.printing import several, shown
 from coset.store import load_record, save_record
 from coset.version import __version__
 from coset.vocabulary import Progress, Weights
@@ -52,6 +53,23 @@ class Predictor:
     likelihood: Likelihood
     prior: GaussianPrior = GaussianPrior()
     rule: PredictionRule = MonteCarlo()
+
+    def __repr__(self) -> str:
+        """What it is made of and what the fit found, a line each."""
+        layout, report = self.posterior.layout, self.posterior.report
+        kept = sum(tensor.numel() for tensor in self.network.weights.values())
+        facts = {
+            "network": f"{shown(self.network.module)}, {several(kept, 'number')}",
+            "posterior": f"{type(self.posterior).__name__} over {several(layout.size, 'weight')}",
+            "prior": f"precision {shown(self.prior.precision)}",
+            "likelihood": shown(self.likelihood),
+            "rule": shown(self.rule),
+            "log evidence": None if self.log_evidence is None else shown(self.log_evidence),
+            "found": ", ".join(f"{k} {shown(v)}" for k, v in report.diagnostics.items()),
+            "warnings": "; ".join(report.warnings),
+        }
+        lines = [f"  {name:<12}  {text}" for name, text in facts.items() if text]
+        return "\n".join(["Predictor", *lines])
 
     def __call__(
         self,

@@ -13,6 +13,7 @@ from coset.alignment.statistics import repair as repaired
 from coset.alignment.statistics import reset_norm as with_norms_reset
 from coset.bayes.batches import Data, as_batches
 from coset.errors import CosetError
+from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.network import Network, functionalise
 from coset.weights.stacking import check_fit
@@ -38,6 +39,8 @@ class LossPath:
     t: Float[Tensor, " k"]
     loss: Float[Tensor, " k"]
     error: Float[Tensor, " k"]
+
+    __repr__ = brief
 
     @property
     def height(self) -> float:

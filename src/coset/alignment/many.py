@@ -19,6 +19,7 @@ from coset.alignment.match import By, moved_by
 from coset.alignment.plans import matched_tensors
 from coset.alignment.result import member_of, transpositions_of
 from coset.errors import CosetError
+from coset.printing import brief
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
@@ -73,6 +74,8 @@ class MatchMany:
     element: Element
     objective: Float[Tensor, " r"]
     frame: Frame
+
+    __repr__ = brief
 
 
 def match_many(

@@ -7,6 +7,7 @@ from functools import cached_property
 from torch import Tensor
 
 from coset.alignment.transpositions import transpositions
+from coset.printing import brief
 from coset.symmetry.elements import Element
 from coset.vocabulary import Weights
 
@@ -33,6 +34,8 @@ class Match:
     std: Weights | None = None
     compared: tuple[tuple[Weights, Weights], ...] = field(default=(), repr=False)
     names: tuple[str, ...] = field(default=(), repr=False)
+
+    __repr__ = brief
 
     @cached_property
     def objective(self) -> float:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from coset.errors import CosetError
+from coset.printing import brief
 from coset.vocabulary import Batch
 
 Data: TypeAlias = "DataLoader[Any] | Dataset[Any] | tuple[Tensor, Tensor] | Batches"
@@ -43,6 +44,8 @@ class InMemory:
     inputs: Tensor
     targets: Tensor
     batch_size: int = 256
+
+    __repr__ = brief
 
     @property
     def size(self) -> int:

@@ -8,6 +8,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from coset.errors import CosetError
+from coset.printing import brief
 from coset.vocabulary import Batch
 
 
@@ -22,6 +23,8 @@ class Statistics:
     input_std: Float[Tensor, "..."]
     target_mean: Float[Tensor, "..."] | None = None
     target_std: Float[Tensor, "..."] | None = None
+
+    __repr__ = brief
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +47,8 @@ class Dataset:
     origin: str = ""
     partners: tuple[str, ...] = ()
     statistics: Statistics | None = None
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         for part, (inputs, targets) in (("training", self.train), ("test", self.test)):

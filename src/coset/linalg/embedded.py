@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from coset.linalg.operators import FromFunctions, LinearOperator, cast, diagonal, root, scale
+from coset.printing import brief
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Embedded:
     inner: LinearOperator
     index: Int[Tensor, " k"]
     size: int
+
+    __repr__ = brief
 
     @property
     def shape(self) -> tuple[int, int]:

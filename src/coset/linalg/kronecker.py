@@ -26,6 +26,7 @@ from coset.linalg.operators import (
     shift,
     solve,
 )
+from coset.printing import brief
 
 _KEPT = 1 << 26
 """Bytes of an intermediate result that an operator may keep."""
@@ -52,6 +53,8 @@ class Kronecker:
     right: Float[Tensor, "b i i"]
     table: Float[Tensor, "b o i"]
     orthogonal: bool = True
+
+    __repr__ = brief
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -104,6 +107,8 @@ class RowBlocks:
 
     right: Float[Tensor, "b i i"]
     middle: Float[Tensor, "b i o o"]
+
+    __repr__ = brief
 
     @property
     def shape(self) -> tuple[int, int]:

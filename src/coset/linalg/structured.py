@@ -19,6 +19,7 @@ from coset.linalg.operators import (
     shift,
     solve,
 )
+from coset.printing import brief
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Dense:
     """
 
     matrix: Float[Tensor, "rows cols"]
+
+    __repr__ = brief
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -54,6 +57,8 @@ class Diagonal:
     """
 
     entries: Float[Tensor, " p"]
+
+    __repr__ = brief
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -85,6 +90,8 @@ class BlockDiagonal:
 
     blocks: tuple[LinearOperator, ...]
     order: Int[Tensor, " p"]
+
+    __repr__ = brief
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -126,6 +133,8 @@ class LowRankPlusDiagonal:
     entries: Float[Tensor, " p"]
     factor: Float[Tensor, "p r"]
     sign: int = 1
+
+    __repr__ = brief
 
     @property
     def shape(self) -> tuple[int, int]:

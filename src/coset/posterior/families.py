@@ -16,6 +16,7 @@ from torch import Tensor
 from coset.bayes.likelihood import Likelihood
 from coset.bayes.prior import GaussianPrior
 from coset.errors import CosetError
+from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
 from coset.weights.stacking import members_of
@@ -38,6 +39,8 @@ class FitReport:
     log_evidence: float | None = None
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+    __repr__ = brief
 
 
 @runtime_checkable
@@ -81,6 +84,8 @@ class PointMass:
     weights: Weights
     report: FitReport = FitReport()
 
+    __repr__ = brief
+
     @cached_property
     def layout(self) -> Layout:
         """The tensors of the point."""
@@ -109,6 +114,8 @@ class Samples:
     stack: Weights
     weighting: Float[Tensor, " m"] | None = None
     report: FitReport = FitReport()
+
+    __repr__ = brief
 
     @cached_property
     def layout(self) -> Layout:
@@ -154,6 +161,8 @@ class Mixture:
     components: tuple[Posterior, ...]
     weighting: Float[Tensor, " k"] | None = None
     report: FitReport = FitReport()
+
+    __repr__ = brief
 
     @property
     def layout(self) -> Layout:

@@ -9,6 +9,7 @@ from torch import Tensor
 from coset.errors import CosetError
 from coset.linalg import LinearOperator, root
 from coset.posterior.families import FitReport
+from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
 from coset.weights.network import Network
@@ -39,6 +40,8 @@ class Gaussian:
     report: FitReport = FitReport()
     names: tuple[str, ...] = ()
     fixed: Weights = field(default_factory=dict)
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         if not self.names:  # a dictionary read from a file has lost its order

@@ -32,6 +32,7 @@ from coset.posterior.output_moments import (
     turned_gradients,
     turned_sides,
 )
+from coset.printing import brief
 from coset.weights.network import Inputs, Network
 
 _MEMORY = 4 << 30
@@ -60,6 +61,8 @@ class JointPredictions:
     mean: Float[Tensor, "n c"]
     covariance: Float[Tensor, "n c n c"]
     likelihood: Likelihood
+
+    __repr__ = brief
 
     @property
     def matrix(self) -> Float[Tensor, "nc nc"]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from coset.errors import CosetError
 from coset.posterior.families import FitReport
+from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
 
@@ -41,6 +42,8 @@ class LowRankGaussian:
     factors: Weights = field(default_factory=dict)
     fixed: Weights = field(default_factory=dict)
     report: FitReport = FitReport()
+
+    __repr__ = brief
 
     @cached_property
     def layout(self) -> Layout:

@@ -16,6 +16,7 @@ from coset.bayes.likelihood import GaussianNoise, Likelihood
 from coset.errors import CosetError
 from coset.posterior.chunks import Plan, plan_chunks, split_rows
 from coset.posterior.families import Finite, Mixture, Posterior
+from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.network import Inputs, Network
 from coset.weights.stacking import members_of, unstack
@@ -41,6 +42,8 @@ class Predictions:
     variance: Float[Tensor, "n c *pixels"] | None = None
     covariance: Float[Tensor, "n c c *pixels"] | None = None
     log_weights: Float[Tensor, " m"] | None = None
+
+    __repr__ = brief
 
     @property
     def mean(self) -> Float[Tensor, "n c *pixels"]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from coset.errors import CosetError
 from coset.posterior.families import FitReport
+from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
 from coset.weights.masks import PREFIX, ROWS, DropoutSite
@@ -34,6 +35,8 @@ class RandomMasks:
     sites: tuple[DropoutSite, ...]
     per_example: bool = False
     report: FitReport = FitReport()
+
+    __repr__ = brief
 
     @cached_property
     def layout(self) -> Layout:

@@ -14,6 +14,7 @@ from torch import Tensor
 from coset.curvature.products import Linearisation
 from coset.posterior.chunks import count_rows, split_rows
 from coset.posterior.families import FitReport, Samples
+from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
 from coset.weights.network import Inputs, Network
@@ -45,6 +46,8 @@ class TangentSamples:
     report: FitReport = FitReport()
     names: tuple[str, ...] = ()
     fixed: Weights = field(default_factory=dict)
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         if not self.names:  # a dictionary read from a file has lost its order

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from coset.errors import CosetError
 from coset.posterior.families import FitReport
+from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
 
@@ -30,6 +31,8 @@ class UnitBlocks:
     deviations: Weights
     fixed: Weights = field(default_factory=dict)
     report: FitReport = FitReport()
+
+    __repr__ = brief
 
     @cached_property
     def layout(self) -> Layout:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from coset.printing import brief
 from coset.symmetry.analysis.digits import Block
 
 Domain = Literal["positive", "sign", "nonzero"]
@@ -139,6 +140,8 @@ class Element:
 
     permutations: Mapping[str, Tensor]
     scales: Mapping[str, Tensor]
+
+    __repr__ = brief
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from coset.errors import CosetError
+from coset.printing import several
 from coset.symmetry.action import permute_tensor, powered, region, scaled_
 from coset.symmetry.describing import describe
 from coset.symmetry.elements import (
@@ -51,6 +52,16 @@ class SymmetryGroup:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     reasons: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """How many of each kind; ``print`` shows the table."""
+        parts = (
+            several(len(self.permutations), "permutation factor"),
+            several(len(self.scalings), "scaling factor"),
+            several(len(self.invariances), "scale invariance"),
+            several(len(self.pinned), "pinned axis", "pinned axes"),
+        )
+        return f"SymmetryGroup({', '.join(parts)})"
 
     def __str__(self) -> str:
         return describe.table(self)

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.errors import CosetError
+from coset.printing import brief
 from coset.vocabulary import Weights
 
 
@@ -29,6 +30,8 @@ class Layout:
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
+
+    __repr__ = brief
 
     @staticmethod
     def of(weights: Weights, names: Iterable[str] | None = None) -> "Layout":

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from coset.errors import CosetError
+from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
 from coset.weights.masks import split_masks, with_masks
@@ -43,6 +44,8 @@ class Network:
     layout: Layout
     initialise: Callable[[torch.Generator], Weights]
     module: nn.Module | None = None
+
+    __repr__ = brief
 
     @property
     def buffers(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coset.printing import brief
 from coset.symmetry.action import permute_tensor, region, scale_tensor_
 from coset.symmetry.analysis.digits import Block
 from coset.symmetry.elements import Element, PermutationFactor, ScalingFactor, Site
@@ -36,6 +37,8 @@ class CanonicalForm:
 
     weights: Weights
     element: Element
+
+    __repr__ = brief
 
 
 def canonicalise(group: SymmetryGroup, weights: Weights) -> Weights:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coset.errors import CosetError
+from coset.printing import brief
 from coset.symmetry.action import scale_tensor_
 from coset.symmetry.elements import Element, ScalingFactor
 from coset.symmetry.group import SymmetryGroup
@@ -59,6 +60,8 @@ class MassMinimum:
     dead: tuple[DeadUnit, ...] = ()
     excluded: tuple[str, ...] = ()
 
+    __repr__ = brief
+
 
 @dataclass(frozen=True)
 class MassProfile:
@@ -73,6 +76,8 @@ class MassProfile:
     mass: Tensor
     minimum: Tensor
     excess: Tensor
+
+    __repr__ = brief
 
 
 def minimise_mass(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from coset.errors import CosetError
+from coset.printing import brief
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.removing.canonical import canonical_form
 from coset.vocabulary import Weights
@@ -27,6 +28,8 @@ class OrderTrack:
     changed: Tensor
     transpositions: Tensor
     final: Tensor
+
+    __repr__ = brief
 
 
 def track_order(
