@@ -4,7 +4,19 @@ import pytest
 import torch
 from torch import nn
 
-from coset import CosetError, GaussianPrior, Predictor, discover, functionalise, metrics, stack
+from coset import (
+    CosetError,
+    GaussianPrior,
+    Laplace,
+    Linearised,
+    Predictor,
+    SampledSoftmax,
+    discover,
+    fit,
+    functionalise,
+    metrics,
+    stack,
+)
 from coset.bayes import Categorical
 from coset.evaluation import COLUMNS, posterior_quality_table
 from coset.posterior import PointMass, Samples
@@ -109,3 +121,17 @@ def test_bad_calls_say_which(network, data, generator):
     model = predictor(network, Samples(reference))
     with pytest.raises(CosetError, match="unknown 'w'"):
         posterior_quality_table({"a": model}, {"w": torch.zeros(3, 2)}, *data)
+
+
+def test_a_closed_form_is_drawn_from_to_see_how_members_differ(network, data):
+    """Laplace predicts in closed form, whose one member would have no mutual information at all."""
+    test, outliers = data
+    model = fit(network.module, test, method=Laplace())
+    assert len(model(test[0]).members) == 1
+    row = posterior_quality_table({"Laplace": model}, model.posterior, test, outliers)["Laplace"]
+    drawn = model(test[0], rule=Linearised(SampledSoftmax()))
+    expected = 100 * metrics.mutual_information(drawn.members).mean()
+    assert row["IDMI"] == pytest.approx(float(expected), rel=1e-3)
+    assert row["IDMI"] > 0
+    mean = model(test[0]).mean
+    assert row["Brier"] == pytest.approx(100 * float(metrics.brier(mean, test[1])), rel=1e-5)

@@ -267,3 +267,19 @@ def test_logits_are_refused(classifier):
     table, inputs, y = classifier
     with pytest.raises(CosetError, match="logits"):
         evaluate(Table(table.members.log()), (inputs, y))
+
+
+def test_a_closed_form_has_no_mutual_information():
+    """One member next to a covariance is an average: zero would be a lie."""
+
+    def closed(inputs):
+        mean = torch.stack([inputs, 1 - inputs], 1)
+        covariance = torch.eye(2).expand(len(inputs), 2, 2)
+        return SimpleNamespace(mean=mean, members=mean[None], variance=None, covariance=covariance)
+
+    test = torch.tensor([0.9, 0.2, 0.6]), torch.tensor([0, 1, 1])
+    found = evaluate(closed, test)
+    assert "accuracy" in found
+    assert "mutual_information" not in found
+    with pytest.raises(CosetError, match="MonteCarlo"):
+        evaluate(closed, test, metrics=["mutual_information"])

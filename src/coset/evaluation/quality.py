@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -14,6 +14,8 @@ from coset.metrics.discrepancy import stack_discrepancies
 from coset.metrics.diversity import mutual_information
 from coset.metrics.evaluation import evaluate
 from coset.posterior.families import Finite, Posterior
+from coset.posterior.linearised import Linearised
+from coset.posterior.links import SampledSoftmax
 from coset.predictor import Predictor
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.removing.canonical import canonicalise
@@ -60,6 +62,10 @@ PREDICTED: tuple[str | Metric, ...] = (
     "brier",
     "aupr",
     "fpr_at_95",
+)
+"""What is computed from mean predictions, those of the outliers included, in one pass."""
+
+DIVERSE: tuple[str | Metric, ...] = (
     "mutual_information",
     Metric(
         "outlier_mutual_information",
@@ -69,7 +75,7 @@ PREDICTED: tuple[str | Metric, ...] = (
         mutual_information,
     ),
 )
-"""What is computed from predictions, those of the outliers included, in one pass."""
+"""What is computed from the predictions of members."""
 
 
 def posterior_quality_table(
@@ -117,9 +123,19 @@ def posterior_quality_table(
             if group is None
             else _distance(canonicalise(group, samples), canonical_target, layout)
         )
-        raw |= evaluate(predictor, test, outliers=outliers, metrics=PREDICTED)
+        raw |= _predicted(predictor, test, outliers)
         table[name] = {column.title: column.unit * raw[key] for key, column in COLUMNS.items()}
     return table
+
+
+def _predicted(predictor: Predictor, test: Data, outliers: Data) -> dict[str, float]:
+    """What predictions show; a closed form is drawn from once more to see how members differ."""
+    rule = predictor.rule
+    if isinstance(rule, Linearised) and not isinstance(rule.link, SampledSoftmax):
+        drawn = replace(predictor, rule=Linearised(SampledSoftmax()))
+        found = evaluate(predictor, test, outliers=outliers, metrics=PREDICTED)
+        return found | evaluate(drawn, test, outliers=outliers, metrics=DIVERSE)
+    return evaluate(predictor, test, outliers=outliers, metrics=PREDICTED + DIVERSE)
 
 
 def _drawn(

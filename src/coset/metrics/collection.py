@@ -118,14 +118,23 @@ def readings(predictions: PredictionsLike, targets: Tensor, *, yes_or_no: bool =
     """
     mean, members = predictions.mean, predictions.members
     if yes_or_no or (mean.shape[1] == 1 and not targets.is_floating_point()):
-        return _yes_or_no_readings(mean, members, targets)
-    if targets.is_floating_point():
+        found = _yes_or_no_readings(mean, members, targets)
+    elif targets.is_floating_point():
         return _regression_readings(mean, predictions.variance, targets)
-    pixels = mean.ndim > 2
-    if pixels:
-        mean, targets = flatten_pixels(mean, targets)
-        members = members.movedim(2, -1).flatten(1, -2)
-    return _classification_readings(mean, members, targets, pixels=pixels)
+    else:
+        pixels = mean.ndim > 2
+        if pixels:
+            mean, targets = flatten_pixels(mean, targets)
+            members = members.movedim(2, -1).flatten(1, -2)
+        found = _classification_readings(mean, members, targets, pixels=pixels)
+    if is_closed_form(predictions):
+        del found["members"]
+    return found
+
+
+def is_closed_form(predictions: PredictionsLike) -> bool:
+    """Whether an average was taken on paper: one member that says nothing of how others differ."""
+    return len(predictions.members) == 1 and getattr(predictions, "covariance", None) is not None
 
 
 def _yes_or_no_readings(mean: Tensor, members: Tensor, targets: Tensor) -> Readings:
@@ -177,17 +186,18 @@ class Slice:
     mean: Tensor
     members: Tensor
     variance: Tensor | None
+    covariance: Tensor | None = None
 
 
 def one_by_one(
     predictions: PredictionsLike, targets: Tensor
 ) -> Iterator[tuple[PredictionsLike, Tensor]]:
     """The predictions of each input by itself."""
-    variance = predictions.variance
+    spreads = predictions.variance, getattr(predictions, "covariance", None)
     for i in range(len(targets)):
         row = slice(i, i + 1)
-        part = None if variance is None else variance[row]
-        yield Slice(predictions.mean[row], predictions.members[:, row], part), targets[row]
+        parts = [None if spread is None else spread[row] for spread in spreads]
+        yield Slice(predictions.mean[row], predictions.members[:, row], *parts), targets[row]
 
 
 def batches(data: Data) -> Iterator[tuple[Tensor, Tensor | None]]:

@@ -91,7 +91,7 @@ def collect(
             if outliers is not None:
                 found["inlier_scores"] = score(part)
             if collected is None:
-                offered = set(found) | _offered_by(outliers, dense)
+                offered = set(found) | _offered_by(outliers, dense, "members" in found)
                 collected = Collected(_choose(metrics, offered, dense), dense)
             collected.add(found)
     if collected is None or score is None:
@@ -101,10 +101,10 @@ def collect(
     return collected
 
 
-def _offered_by(outliers: Data | None, dense: bool) -> set[str]:
+def _offered_by(outliers: Data | None, dense: bool, members: bool) -> set[str]:
     if outliers is None:
         return set()
-    return {"outlier_scores"} if dense else {"outlier_scores", "outlier_members"}
+    return {"outlier_scores"} if dense or not members else {"outlier_scores", "outlier_members"}
 
 
 def _add_outliers(collected: Collected, predictor: Predict, outliers: Data, score: Score) -> None:
@@ -150,6 +150,15 @@ def variance_score(predictions: PredictionsLike) -> Float[Tensor, " n"]:
     return predictions.variance.flatten(1).mean(1)
 
 
+def _hint(missing: Sequence[str]) -> str:
+    if "members" in missing:
+        return (
+            "predict by draws: rule=MonteCarlo() or rule=Linearised(SampledSoftmax()); a closed "
+            "form has no members to compare"
+        )
+    return "give outliers, or leave the metric out"
+
+
 def _choose(
     metrics: Sequence[str | Metric] | None, offered: set[str], dense: bool
 ) -> tuple[Metric, ...]:
@@ -168,7 +177,7 @@ def _choose(
             raise CosetError(
                 f"{row.name} reads {', '.join(missing)}, which these data do not give",
                 f"have {', '.join(sorted(offered))}",
-                "give outliers, or leave the metric out",
+                _hint(missing),
             )
         if dense and not streams(row):
             raise CosetError(
