@@ -15,6 +15,7 @@ from coset import (
     DeepEnsemble,
     GaussianNoise,
     GaussianPrior,
+    Linearised,
     MaximumAPosteriori,
     Mixture,
     MonteCarlo,
@@ -131,6 +132,26 @@ def test_bad_data_is_refused_before_training(data):
         fit(module(), (data[0][:, :1], data[1]))
     with pytest.raises(CosetError, match="same number of rows"):
         fit(module(), (data[0], data[1][:3]))
+
+
+@pytest.mark.parametrize(
+    ("given", "method", "words"),
+    [
+        ("net", None, "got a str as the module"),
+        (nn.Linear(2, 3), DeepEnsemble, r"write method=DeepEnsemble\(\)"),
+        (nn.Linear(2, 3), "laplace", "got method='laplace'"),
+    ],
+)
+def test_slips_of_the_pen_are_named(data, given, method, words):
+    with pytest.raises(CosetError, match=words):
+        fit(given, data, method=method)
+
+
+@pytest.mark.parametrize("rule", [MonteCarlo(), Linearised()])
+def test_inputs_that_the_network_refuses_are_named(data, rule):
+    predictor = fit(nn.Linear(2, 3), data)
+    with pytest.raises(CosetError, match=r"inputs of shape \(4, 7\).* the network refused them"):
+        predictor(torch.zeros(4, 7), rule=rule)
 
 
 def test_a_method_of_ones_own_will_do(data):

@@ -21,7 +21,7 @@ from coset.posterior.families import Posterior
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.joint import JointPredictions
 from coset.posterior.linearised import Linearised
-from coset.posterior.predict import MonteCarlo, PredictionRule, Predictions
+from coset.posterior.predict import MonteCarlo, PredictionRule, Predictions, refusal
 from coset.posterior.records import describe, restore
 from coset.printing import several, shown
 from coset.store import load_record, save_record
@@ -86,9 +86,13 @@ class Predictor:
             generator: Where draws come from.  ``None``: a fresh one of seed 0, so that equal calls
                 give equal predictions.
         """
-        return (rule or self.rule)(
-            self.posterior, self.network, self.likelihood, inputs, generator=_seeded(generator)
-        )
+        try:
+            return (rule or self.rule)(
+                self.posterior, self.network, self.likelihood, inputs, generator=_seeded(generator)
+            )
+        except RuntimeError as error:
+            _refuse_strange_inputs(self.network, inputs, error)
+            raise
 
     def joint(self, inputs: Inputs) -> JointPredictions:
         """The joint distribution of the outputs at all inputs, for Gaussian posteriors.
@@ -185,6 +189,7 @@ def fit(
     >>> predictor(inputs).mean.argmax(1)
     tensor([0, 1])
     """
+    _check_asked(module, method)
     batches = as_batches(train)
     problem = Problem(functionalise(module), likelihood, prior or GaussianPrior(), batches)
     problem.check()
@@ -249,6 +254,32 @@ def _check_shapes(
     """The tensors of the file are those of the module, in the same shapes."""
     saved = {name: torch.empty(tuple(shape), device="meta") for name, shape in shapes.items()}
     check_fit(saved, network.weights, what=f"weights in {path}", partial=partial)
+
+
+def _check_asked(module: object, method: object) -> None:
+    """Refuses what is easily written by mistake."""
+    if not isinstance(module, nn.Module):
+        raise CosetError(f"got a {type(module).__name__} as the module", "needed a torch.nn.Module")
+    if isinstance(method, type):
+        raise CosetError(
+            f"got the class {method.__name__} as the method",
+            "needed a method with its settings",
+            f"write method={method.__name__}()",
+        )
+    if method is not None and not callable(getattr(method, "fit", None)):
+        raise CosetError(
+            f"got method={method!r:.80}",
+            "needed something that can fit, such as Laplace() or DeepEnsemble(8)",
+        )
+
+
+def _refuse_strange_inputs(network: Network, inputs: Inputs, error: RuntimeError) -> None:
+    """Blames the inputs for an error if the network alone refuses them too."""
+    try:
+        with torch.no_grad():
+            network.apply(network.weights, inputs)
+    except RuntimeError as same:
+        raise refusal(inputs, same) from error
 
 
 def _seeded(generator: torch.Generator | None) -> torch.Generator:

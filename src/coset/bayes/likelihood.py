@@ -86,6 +86,7 @@ class Categorical:
                 f"got targets of shape {tuple(targets.shape)} for outputs of shape "
                 f"{tuple(outputs.shape)}",
                 f"needed class labels of shape {expected}",
+                "pass likelihood=GaussianNoise() for regression, Bernoulli() for yes or no",
             )
         if targets.is_floating_point() or targets.dtype == torch.bool:
             raise CosetError(

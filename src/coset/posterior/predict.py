@@ -153,7 +153,7 @@ def apply_members(
     except CosetError:
         raise
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        raise _refusal(inputs, error) from error
+        raise refusal(inputs, error) from error
     try:
         return _in_chunks(_side_by_side, network, stack, inputs, plan)
     except RuntimeError:
@@ -183,7 +183,8 @@ def _one_by_one(network: Network, stack: Weights, inputs: Inputs) -> Tensor:
     return torch.stack([network.apply(member, inputs) for member in unstack(stack)])
 
 
-def _refusal(inputs: Inputs, error: Exception) -> CosetError:
+def refusal(inputs: Inputs, error: Exception) -> CosetError:
+    """The error of inputs that a network does not take."""
     parts = inputs if isinstance(inputs, tuple) else (inputs,)
     kinds = ", ".join(f"shape {tuple(part.shape)} and type {part.dtype}" for part in parts)
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
