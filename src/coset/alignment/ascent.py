@@ -22,7 +22,6 @@ from coset.alignment.plans import (
     Term,
     lone_signs,
     matched_tensors,
-    remembered,
 )
 from coset.alignment.proposals import Move, Proposer
 from coset.symmetry.action import permute_tensor, region, scale_tensor_
@@ -52,8 +51,8 @@ class Ascent:
         self.solves = 0
         self._scalings = {scaling.name: scaling for scaling in group.scalings}
         self._matched = matched_tensors(group) & set(to)
-        self._places = remembered(group, "places", _places)
-        self._tables = remembered(group, "tables", _moved_tables)
+        self._places = group.remembered("places of factors", lambda: _places(group))
+        self._tables = group.remembered("tables moved", lambda: _moved_tables(group))
         single = any(w.dtype == torch.float32 for w in to.values())
         self.precision = 1e-6 if single else 1e-12
         self.proposer = Proposer(plans, self.table, self.permutations, self.scales, self.precision)

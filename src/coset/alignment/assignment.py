@@ -46,14 +46,12 @@ def best_permutation(gains: Matrix, preferred: Indices) -> Indices:
     >>> best_permutation(np.array([[1.0, 3.0], [2.0, 1.0]]), np.arange(2)).tolist()
     [1, 0]
     """
-    priced = gains - gains.max(0) / 2
-    best: Indices = priced.argmax(1)
-    rows = np.arange(len(best))
+    dearest = gains.max(0)
+    best: Indices = (gains - dearest / 2).argmax(1)
     if np.bincount(best, minlength=len(best)).max() == 1:
         return best
-    # rows and columns reduced: scipy's paths become shorter
-    cost = np.subtract(priced[rows, best][:, None], priced, dtype=np.float64)
-    cost[rows, preferred] -= NUDGE * max(float(gains.max()), -float(gains.min()))
-    cost -= cost.min(0)
+    cost = np.negative(gains, dtype=np.float64)
+    largest = max(float(dearest.max()), -float(gains.min()))
+    cost[np.arange(len(best)), preferred] -= NUDGE * largest
     order: Indices = linear_sum_assignment(cost)[1]
     return order

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from coset.alignment.plans import Plan, lone_signs, make_plans, matched_tensors, remembered
+import numpy as np
+
+from coset.alignment.assignment import Indices
+from coset.alignment.plans import Plan, lone_signs, make_plans, matched_tensors
 from coset.symmetry.elements import Site
 from coset.symmetry.group import SymmetryGroup
 
@@ -31,26 +34,39 @@ class Axis:
 
 @dataclass(frozen=True)
 class AxisTerm:
-    """One axis of a factor, and how the tensor is arranged when its units are compared.
+    """One axis of a factor, and how the tensor is read when its units are compared.
 
     Attributes:
         tensor: The tensor.
         own: The axis compared.
-        others: Further axes that factors move, at their places in the arrangement.
+        others: Further factors that move the tensor.
         features: Numbers of each unit.
-        last: Whether the units are along the last axis; else they come first.
         arrangement: The axes in the order in which a copy has to be made to bring the units to
-            the end; empty if no copy is needed.
+            the end; empty if they are along the first or the last axis already.
         matrix: The shape as a matrix, one number being free.
     """
 
     tensor: str
     own: Axis
-    others: tuple[Axis, ...]
+    others: frozenset[str]
     features: int
-    last: bool
     arrangement: tuple[int, ...]
     matrix: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Touched:
+    """A tensor that is compared and that a factor moves.
+
+    Attributes:
+        tensor: The tensor.
+        axis: The axis that is moved.
+        readers: Terms of other factors that compare the tensor: factor and number.
+    """
+
+    tensor: str
+    axis: Axis
+    readers: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
@@ -70,22 +86,9 @@ class Axes:
     plans: Mapping[str, Plan]
 
     @cached_property
-    def touching(self) -> Mapping[str, tuple[tuple[str, int, int], ...]]:
-        """For each factor the terms of others that it moves: factor, number, which other."""
-        found: dict[str, list[tuple[str, int, int]]] = {name: [] for name in self.terms}
-        for name, terms in self.terms.items():
-            for k, term in enumerate(terms):
-                for where, axis in enumerate(term.others):
-                    found[axis.factor].append((name, k, where))
-        return {name: tuple(places) for name, places in found.items()}
-
-    @cached_property
-    def glanced(self) -> Mapping[str, tuple[AxisTerm, ...]]:
-        """For each factor its terms, those with units first or last before those in between."""
-        return {
-            name: tuple(sorted(terms, key=lambda t: (bool(t.arrangement), -t.features)))
-            for name, terms in self.terms.items()
-        }
+    def places(self) -> Mapping[str, Indices]:
+        """For each factor ``0, 1, 2, …``: the permutation that moves nothing."""
+        return {name: np.arange(plan.factor.size) for name, plan in self.plans.items()}
 
     @cached_property
     def compared(self) -> Mapping[str, tuple[tuple[str, int], ...]]:
@@ -95,6 +98,29 @@ class Axes:
             for k, term in enumerate(terms):
                 found.setdefault(term.tensor, []).append((name, k))
         return {name: tuple(places) for name, places in found.items()}
+
+    @cached_property
+    def touched(self) -> Mapping[str, tuple[Touched, ...]]:
+        """For each factor the tensors compared that it moves."""
+        return {
+            name: tuple(
+                Touched(
+                    term.tensor,
+                    term.own,
+                    tuple(place for place in self.compared[term.tensor] if place[0] != name),
+                )
+                for term in terms
+            )
+            for name, terms in self.terms.items()
+        }
+
+    @cached_property
+    def glanced(self) -> Mapping[str, tuple[AxisTerm, ...]]:
+        """For each factor its terms, those with units first or last before those in between."""
+        return {
+            name: tuple(sorted(terms, key=lambda t: (bool(t.arrangement), -t.features)))
+            for name, terms in self.terms.items()
+        }
 
     @cached_property
     def anchored(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -107,11 +133,7 @@ class Axes:
         waiting, order = list(self.terms), []
         while waiting:
             found = [
-                [
-                    k
-                    for k, term in enumerate(self.terms[name])
-                    if all(axis.factor in solved for axis in term.others)
-                ]
+                [k for k, term in enumerate(self.terms[name]) if term.others <= solved]
                 for name in waiting
             ]
             counts = [
@@ -127,7 +149,7 @@ class Axes:
 
 def axes_of(group: SymmetryGroup) -> Axes | None:
     """The layout of a group, or ``None`` if some factor moves something else than whole axes."""
-    return remembered(group, "axes", _axes_of)
+    return group.remembered("axes to match", lambda: _axes_of(group))
 
 
 def _axes_of(group: SymmetryGroup) -> Axes | None:
@@ -199,20 +221,12 @@ def _place(site: Site, view: Sequence[int]) -> int | None:
 
 
 def _term(tensor: str, own: Axis, view: tuple[int, ...], axes: Sequence[Axis]) -> AxisTerm:
-    places = range(len(view))
-    middle = 0 < own.place < len(view) - 1
-    others = tuple(
-        Axis(axis.place - (middle and axis.place > own.place), axis.factor, axis.sign)
-        for axis in axes
-        if axis is not own
-    )
-    units = view[own.place]
+    units, middle = view[own.place], 0 < own.place < len(view) - 1
     return AxisTerm(
         tensor,
         own,
-        others,
+        frozenset(axis.factor for axis in axes if axis is not own),
         prod(view) // units,
-        own.place > 0,
-        (*(d for d in places if d != own.place), own.place) if middle else (),
+        (*(d for d in range(len(view)) if d != own.place), own.place) if middle else (),
         (-1, units) if own.place else (units, -1),
     )

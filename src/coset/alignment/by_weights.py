@@ -1,16 +1,15 @@
 """Matching by weights: ``max <to, aligned>`` over the group."""
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
 from coset.alignment.ascent import Ascent
 from coset.alignment.axes import axes_of
 from coset.alignment.plain import PlainAscent
-from coset.alignment.plans import STATISTICS, acted_on, make_plans, remembered
+from coset.alignment.plans import acted_on, counts, make_plans
 from coset.alignment.result import member_of
 from coset.alignment.scales import fit_scales, spread, stretching, with_scales
 from coset.alignment.ties import settle_ties
@@ -99,8 +98,7 @@ def solve(
     """Permutations and signs, and scales where they are asked for or help much."""
     if by.scales in ("canonical", "mass"):
         return _gauged(by, group, weights, to, generator)
-    names = acted_on(group)
-    source, target = _working(weights, names), _working(to, names)
+    source, target = _working(group, weights, to)
     if by.scales == "match":
         return _rescaled(by, group, source, target, generator)[0]
     best, outcome = ascend(by, group, source, target, generator)
@@ -129,9 +127,8 @@ def begin_at(
     group: SymmetryGroup, weights: Weights, to: Weights, element: Element
 ) -> Ascent | PlainAscent:
     """An ascent from where an element has taken the weights."""
-    names = acted_on(group)
-    aligned = group.act(element, weights)
-    return begin(group, _working(to, names), _working(aligned, names), element)
+    aligned, target = _working(group, group.act(element, weights), to)
+    return begin(group, target, aligned, element)
 
 
 def rescaled_if_it_helps(
@@ -140,9 +137,7 @@ def rescaled_if_it_helps(
     """The outcome, with the scales of ``to`` where that at least halves the squared distance."""
     if not stretching(group):
         return outcome
-    names = acted_on(group)
-    aligned = _working(group.act(outcome.element, weights), names)
-    target = _working(to, names)
+    aligned, target = _working(group, group.act(outcome.element, weights), to)
     fitted = fit_scales(group, aligned, target)
     if 2 * _distance(fitted.weights, target) >= _distance(aligned, target):
         return outcome
@@ -185,11 +180,7 @@ def _gauged(
 ) -> Outcome:
     """Compares both networks where a rule has put them on their orbits, and leads back."""
     there = [_gauge(by.scales, group, given) for given in (weights, to)]
-    names = acted_on(group)
-    own, other = (
-        _working(group.act(element, given), names)
-        for element, given in zip(there, (weights, to), strict=True)
-    )
+    own, other = _working(group, group.act(there[0], weights), group.act(there[1], to))
     outcome = ascend(by, group, own, other, generator)[1]
     found = group.compose(there[0], outcome.element)
     return replace(outcome, element=group.compose(found, group.inverse(there[1])), aligned=None)
@@ -209,7 +200,7 @@ def ascend(
     generator: torch.Generator,
 ) -> tuple[Ascent | PlainAscent, Outcome]:
     """The best of all runs over permutations and signs."""
-    identity = remembered(group, "identity", SymmetryGroup.identity)
+    identity = group.remembered("identity", group.identity)
     names = list(make_plans(group))
     best = begin(group, target, source, identity)
     floor = best.objective()
@@ -229,12 +220,22 @@ def ascend(
 
 
 def _distance(one: Weights, other: Weights) -> float:
-    names = [n for n in one if not any(fnmatchcase(n, pattern) for pattern in STATISTICS)]
+    names = [name for name in one if counts(name)]
     return sum(float((one[n] - other[n]).square().sum(dtype=torch.float64)) for n in names)
 
 
-def _working(weights: Weights, names: Collection[str]) -> Weights:
-    """Contiguous copies in single precision at least; half precision would lose the objective."""
-    kinds = {weights[name].dtype for name in names}
+def _working(group: SymmetryGroup, weights: Weights, to: Weights) -> tuple[Weights, Weights]:
+    """What is acted on of two networks, contiguous and in one type, copied where need be.
+
+    In single precision at least: half precision would lose the objective.
+    """
+    names = acted_on(group)
+    kinds = {given[name].dtype for given in (weights, to) for name in names}
     kind = torch.float64 if torch.float64 in kinds else torch.float32
-    return {name: weights[name].detach().to(kind).contiguous() for name in names}
+
+    def ready(tensor: Tensor) -> Tensor:
+        if tensor.dtype == kind and tensor.is_contiguous() and not tensor.requires_grad:
+            return tensor
+        return tensor.detach().to(kind).contiguous()
+
+    return {n: ready(weights[n]) for n in names}, {n: ready(to[n]) for n in names}

@@ -13,6 +13,13 @@ def check_weights(group: SymmetryGroup, weights: Weights, what: str) -> int:
     Returns:
         The number of member axes, 0 or 1.
     """
+    lead = check_shapes(group, weights, what)
+    check_finite(group, weights, what)
+    return lead
+
+
+def check_shapes(group: SymmetryGroup, weights: Weights, what: str) -> int:
+    """Refuses missing tensors, unknown ones and other shapes; the number of member axes."""
     missing = [name for name in group.shapes if name not in weights]
     known = {*group.shapes, *group.aliases}
     unknown = [n for n, t in weights.items() if n not in known and t.is_floating_point()]
@@ -24,8 +31,10 @@ def check_weights(group: SymmetryGroup, weights: Weights, what: str) -> int:
             f"needed the {len(group.shapes)} tensors of the network the group belongs to",
             "match networks of one architecture",
         )
+    if all(weights[name].shape == shape for name, shape in group.shapes.items()):
+        return 0
     leads = {name: weights[name].dim() - len(shape) for name, shape in group.shapes.items()}
-    lead = min(leads.values(), default=0)
+    lead = min(leads.values())
     for name, shape in group.shapes.items():
         got = tuple(weights[name].shape)
         if leads[name] != lead or lead not in (0, 1) or got[lead:] != tuple(shape):
@@ -34,15 +43,13 @@ def check_weights(group: SymmetryGroup, weights: Weights, what: str) -> int:
                 f"needed {tuple(shape)}, or a stack of such tensors with one member axis",
                 "match networks of one architecture",
             )
-    _check_finite(group, weights, what)
     return lead
 
 
-def _check_finite(group: SymmetryGroup, weights: Weights, what: str) -> None:
-    if not group.shapes or bool(
-        torch.stack([weights[n].sum() for n in group.shapes]).isfinite().all()
-    ):
-        return  # one test for all: a sum is finite only if its parts are
+def check_finite(group: SymmetryGroup, weights: Weights, what: str) -> None:
+    """Refuses infinite numbers and those that are none."""
+    if finite_product(group, weights, weights):
+        return
     for name in group.shapes:
         bad = int((~torch.isfinite(weights[name])).sum())
         if bad:
@@ -51,3 +58,13 @@ def _check_finite(group: SymmetryGroup, weights: Weights, what: str) -> None:
                 "needed finite weights",
                 "take a checkpoint from before training diverged",
             )
+
+
+@torch.no_grad()
+def finite_product(group: SymmetryGroup, one: Weights, other: Weights) -> bool:
+    """Whether ``<one, other>`` is finite: only if all numbers are, so one test does for both."""
+    pairs = [(one[name], other[name]) for name in group.shapes]
+    if any(a.dtype != b.dtype or a.shape != b.shape or a.device != b.device for a, b in pairs):
+        return False  # not to be had so cheaply
+    products = [torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in pairs]
+    return not products or bool(torch.stack(products).isfinite().all())

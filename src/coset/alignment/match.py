@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from coset.alignment.by_weights import ByWeights, Outcome
-from coset.alignment.checks import check_weights
+from coset.alignment.checks import check_finite, check_shapes, finite_product
 from coset.alignment.gaussians import (
     GaussianLike,
     Marginals,
@@ -74,6 +74,7 @@ def match(
     generator = generator or torch.Generator().manual_seed(0)
     target, many = _checked(group, to, "the weights to match to")
     source, stacked = _checked(group, weights, "the weights to move")
+    _check_finite(group, target, source)
     if many and isinstance(target, dict):
         target = Marginals.of(target)
     if stacked and isinstance(source, dict) and not isinstance(target, dict):
@@ -95,12 +96,29 @@ def match(
 def _checked(
     group: SymmetryGroup, given: Weights | GaussianLike, what: str
 ) -> tuple[Weights | GaussianLike, bool]:
-    """What was given, once it is known to fit, and whether it is a stack."""
+    """What was given, once its tensors are known to fit, and whether it is a stack."""
+    leads = [check_shapes(group, table, name) for name, table in _tables(given, what)]
+    return given, isinstance(given, dict) and bool(leads[0])
+
+
+def _check_finite(
+    group: SymmetryGroup, to: Weights | GaussianLike, weights: Weights | GaussianLike
+) -> None:
+    if isinstance(to, dict) and isinstance(weights, dict) and finite_product(group, to, weights):
+        return  # one pass over both
+    for given, what in ((to, "the weights to match to"), (weights, "the weights to move")):
+        for name, table in _tables(given, what):
+            check_finite(group, table, name)
+
+
+def _tables(given: Weights | GaussianLike, what: str) -> list[tuple[str, Weights]]:
+    """The weights that something consists of, and what to call them."""
     if isinstance(given, dict):
-        return given, bool(check_weights(group, given, what))
-    check_weights(group, given.mean, f"the mean of {what}")
-    check_weights(group, given.std, f"the standard deviations of {what}")
-    return given, False
+        return [(what, given)]
+    return [
+        (f"the mean of {what}", given.mean),
+        (f"the standard deviations of {what}", given.std),
+    ]
 
 
 def moved_by(group: SymmetryGroup, outcome: Outcome, weights: Weights) -> Weights:

@@ -1,11 +1,11 @@
 """Coordinate ascent for groups whose factors move whole axes.
 
-The same steps as :class:`coset.alignment.ascent.Ascent` takes, kept lean: gains are held term by
-term, between places of ``to`` and units of the weights as they were given, so that a factor's own
-moves change nothing; when a neighbour moves few units, only these are compared again.
+The same steps as :class:`coset.alignment.ascent.Ascent` takes, kept lean.  The weights are held as
+they are aligned now, and for each factor the sum of its gains between places and the units that are
+in them: a factor's own moves permute the columns, a neighbour's add what they changed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -14,17 +14,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coset.alignment.assignment import Indices, Matrix, best_permutation
-from coset.alignment.axes import Axes, AxisTerm
+from coset.alignment.axes import Axes, Axis, AxisTerm, Touched
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
 
 _LARGE = 2**14
-"""Numbers from which torch multiplies and transposes faster than numpy."""
+"""Numbers from which torch multiplies matrices faster than numpy."""
+
+Flips = NDArray[np.floating]
+"""A sign for each place."""
 
 
 class PlainAscent:
-    """The working state: for each place the unit that is there, and its signs."""
+    """The working state: the weights as they are aligned now, and what led there.
+
+    Attributes:
+        solves: How many assignments were looked for.
+        precision: Relative gain below which an improvement is taken for rounding.
+    """
 
     def __init__(
         self, group: SymmetryGroup, axes: Axes, to: Weights, source: Weights, element: Element
@@ -36,15 +44,15 @@ class PlainAscent:
         self._begin = element
         self._given = source
         self._to = {n: to[n].numpy().reshape(axes.views[n]) for n in axes.compared}
-        self._source = {n: source[n].numpy().reshape(view) for n, view in axes.views.items()}
-        sizes = {factor.name: factor.size for factor in group.permutations}
-        self._rows = {name: np.arange(size) for name, size in sizes.items()}
-        self._order = dict(self._rows)
+        self._now = {n: source[n].numpy().reshape(axes.views[n]) for n in axes.compared}
+        self._fresh: set[str] = set()  # copies made here, which may be written to
+        self._order = dict(axes.places)
         self._home = {n: p.numpy().argsort() for n, p in element.permutations.items()}
-        self._signs: dict[str, NDArray[np.floating]] = {}
-        self._known: dict[tuple[str, int], Matrix] = {}
+        self._signs: dict[str, Flips] = {}
+        self._totals: dict[str, dict[str | None, Matrix]] = {name: {} for name in axes.terms}
+        self._taken: dict[str, set[int]] = {name: set() for name in axes.terms}
+        self._settled: set[str] = set()
         self._buffers: dict[tuple[str, int], Matrix] = {}
-        self._copies: dict[tuple[int, str, int], Matrix] = {}
         single = any(tensor.dtype == np.float32 for tensor in self._to.values())
         self.precision = 1e-6 if single else 1e-12
 
@@ -54,7 +62,7 @@ class PlainAscent:
     def permutations(self) -> dict[str, Tensor]:
         """For each factor the unit that is in each place."""
         before = self._begin.permutations
-        return {name: before[name][torch.from_numpy(o)] for name, o in self._order.items()}
+        return {name: _taken(before[name], order) for name, order in self._order.items()}
 
     @property
     def element(self) -> Element:
@@ -62,44 +70,33 @@ class PlainAscent:
         scales = dict(self._begin.scales)
         for scaling in self.group.scalings:
             if scaling.along is not None:
-                order = torch.from_numpy(self._order[scaling.along])
-                scales[scaling.name] = scales[scaling.name][order]
+                scales[scaling.name] = _taken(scales[scaling.name], self._order[scaling.along])
             if scaling.name in self._signs:
-                scales[scaling.name] = scales[scaling.name] * torch.from_numpy(
-                    self._signs[scaling.name]
-                )
+                signs = torch.from_numpy(self._signs[scaling.name])
+                scales[scaling.name] = scales[scaling.name] * signs
         return Element(self.permutations, scales)
 
     @cached_property
     def aligned(self) -> Weights:
         """The weights after what was found; ask for it when nothing moves any more."""
         found = dict(self._given)
-        for name in self.axes.moved:
-            array = self._now(name)
-            moved = torch.from_numpy(array).reshape(found[name].shape)
-            found[name] = moved.clone() if array is self._source[name] else moved
+        for name, axes in self.axes.moved.items():
+            array = self._now.get(name)
+            if array is None:
+                array = self._given[name].numpy().reshape(self.axes.views[name])
+                for axis in axes:
+                    array = _moved(array, axis, self._order[axis.factor], self._signs)
+            elif name not in self._fresh:
+                array = array.copy()
+            tensor = torch.from_numpy(array)
+            shape = self.group.shapes[name]
+            found[name] = tensor if array.shape == shape else tensor.view(shape)
+        self._fresh.clear()  # they belong to the caller now
         return found
 
     def objective(self) -> float:
         """``<to, aligned>`` over the tensors that are matched, to working precision."""
-        return float(sum(self._value(name, terms) for name, terms in self.axes.compared.items()))
-
-    def _value(self, tensor: str, terms: Sequence[tuple[str, int]]) -> float:
-        """The part of one tensor, from a gain that is at hand if there is one."""
-        for name, k in terms:
-            if (name, k) in self._known:
-                gains = self._known[(name, k)][self._rows[name], self._order[name]]
-                sign = self.axes.terms[name][k].own.sign
-                flips = None if sign is None else self._signs.get(sign)
-                return float(gains.sum() if flips is None else gains @ flips)
-        return float(np.dot(self._to[tensor].ravel(), self._now(tensor).ravel()))
-
-    def _now(self, tensor: str) -> Matrix:
-        """A tensor of the weights after what was found."""
-        array = self._source[tensor]
-        for axis in self.axes.moved[tensor]:
-            array = self._moved(array, axis.place, axis.factor, axis.sign)
-        return array
+        return sum(float(np.dot(to.ravel(), self._now[n].ravel())) for n, to in self._to.items())
 
     # -- the ascent ------------------------------------------------------------------------------
 
@@ -110,14 +107,11 @@ class PlainAscent:
 
     def sweep(self, order: Sequence[str], *, most: int) -> int:
         """Solves factors in turn until none can be improved; returns the number of sweeps."""
-        waiting = set(order)
         for count in range(1, most + 1):
             for name in order:
-                if name in waiting:
-                    waiting.discard(name)
-                    if self.step(name):
-                        waiting |= self.plans[name].neighbours - {name}
-            if not waiting:
+                if name not in self._settled:
+                    self.step(name)
+            if self._settled.issuperset(order):
                 return count
         return most
 
@@ -126,46 +120,48 @@ class PlainAscent:
 
         Args:
             name: The factor.
-            among: Only these of its terms count.
+            among: Of its terms only these count, and those that counted before.
         """
         self.solves += 1
-        plain, signed = self._totals(name, among)
-        best = plain
-        for part in signed.values():
-            if best is None:
-                best = np.abs(part)
-                continue
-            size = np.abs(part, out=self._scratch("size", part))
-            best = np.add(best, size, out=self._scratch("best", part))
-        if best is None:
+        totals = self._gains(name, among)
+        if len(self._taken[name]) == len(self.axes.terms[name]):
+            self._settled.add(name)
+        if not totals:
             return False
-        rows, before = self._rows[name], self._order[name]
+        best, places = self._best(totals), self.axes.places[name]
         chosen = best_permutation(best, self._home[name])
-        values = best[rows, chosen]
-        current = 0.0 if plain is None else plain[rows, before]
-        for sign, part in signed.items():
-            current = current + part[rows, before] * self._signs.get(sign, 1.0)
-        gained = (values - current).sum(dtype=np.float64)
-        if gained <= self.precision * np.abs(values).sum(dtype=np.float64):
+        values = best[places, chosen]
+        gained = values - sum(total.diagonal() for total in totals.values())
+        if gained.sum(dtype=np.float64) <= self.precision * np.abs(values).sum(dtype=np.float64):
             return False
-        signs = {sign: self._best_signs(sign, m[rows, chosen]) for sign, m in signed.items()}
-        self._move(name, chosen, signs)
+        flips = {s: _signs_of(m[places, chosen]) for s, m in totals.items() if s is not None}
+        self._move(name, chosen, flips)
         return True
 
-    def _totals(
-        self, name: str, among: Sequence[int] | None
-    ) -> tuple[Matrix | None, dict[str, Matrix]]:
-        """The gains of a factor's terms added up: those no sign flips, and those each sign does."""
-        terms = self.axes.terms[name]
-        totals: dict[str | None, Matrix] = {}
+    def _gains(self, name: str, among: Sequence[int] | None) -> Mapping[str | None, Matrix]:
+        """What unit ``j`` is worth in place ``i``: apart for what each sign flips, and no sign."""
+        terms, totals, taken = self.axes.terms[name], self._totals[name], self._taken[name]
         for k in range(len(terms)) if among is None else among:
-            gain, sign = self._gain(name, k), terms[k].own.sign
-            if sign in totals:
-                where = f"total {list(totals).index(sign)}"
-                gain = np.add(totals[sign], gain, out=self._scratch(where, gain))
-            totals[sign] = gain
-        plain = totals.pop(None, None)
-        return plain, {sign: total for sign, total in totals.items() if sign is not None}
+            if k not in taken:
+                taken.add(k)
+                term = terms[k]
+                to, now, sign = self._to[term.tensor], self._now[term.tensor], term.own.sign
+                totals[sign] = _add_gains(totals.get(sign), to, now, term)
+        return totals
+
+    def _best(self, totals: Mapping[str | None, Matrix]) -> Matrix:
+        """The gains with the best signs."""
+        best = totals.get(None)
+        for sign, part in totals.items():
+            if sign is None:
+                continue
+            if best is None:
+                best = np.abs(part)
+            else:
+                size = np.abs(part, out=self._scratch("size", part))
+                best = np.add(best, size, out=self._scratch("best", part))
+        assert best is not None
+        return best
 
     def _scratch(self, what: str, like: Matrix) -> Matrix:
         """A matrix to write to, valid until the next step: fresh memory is slow."""
@@ -174,127 +170,128 @@ class PlainAscent:
             self._buffers[key] = np.empty_like(like)
         return self._buffers[key]
 
-    def _best_signs(self, sign: str, gains: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Signs that make gains positive; where there is nothing to gain they stay."""
-        return np.where(gains == 0, self._signs.get(sign, 1.0), np.where(gains < 0, -1.0, 1.0))
+    # -- moving ----------------------------------------------------------------------------------
 
-    # -- gains -----------------------------------------------------------------------------------
+    def _move(self, name: str, order: Indices, flips: dict[str, Flips]) -> None:
+        """Puts units in new places and flips them, and brings gains up to date.
 
-    def _gain(self, name: str, k: int) -> Matrix:
-        """What unit ``j`` is worth in place ``i``, at one term of a factor."""
-        known = self._known.get((name, k))
-        if known is None:
-            term = self.axes.terms[name][k]
-            right = self._arranged(1, term)
-            for axis in term.others:
-                right = self._moved(right, axis.place, axis.factor, axis.sign)
-            known = self._known[(name, k)] = _compare(self._arranged(0, term), right, term)
-        return known
-
-    def _arranged(self, side: int, term: AxisTerm) -> Matrix:
-        """A tensor of ``to`` (0) or of the weights (1), its units along the first or last axis."""
-        tensor = (self._source if side else self._to)[term.tensor]
-        if not term.arrangement:
-            return tensor
-        key = (side, term.tensor, term.own.place)
-        known = self._copies.get(key)
-        if known is None:
-            if tensor.size < _LARGE:
-                known = np.ascontiguousarray(tensor.transpose(term.arrangement))
-            else:
-                known = torch.from_numpy(tensor).permute(term.arrangement).contiguous().numpy()
-            self._copies[key] = known
-        return known
-
-    def _moved(self, array: Matrix, place: int, factor: str, sign: str | None) -> Matrix:
-        """A tensor with one axis as it is now."""
-        order = self._order[factor]
-        if order is not self._rows[factor]:
-            array = array.take(order, place)
-        flips = None if sign is None else self._signs.get(sign)
-        if flips is not None:
-            array = array * _along(flips, place, array.ndim).astype(array.dtype)
-        return array
-
-    def _move(self, name: str, order: Indices, signs: dict[str, NDArray[np.floating]]) -> None:
-        """Puts units and signs in their new places, and brings gains up to date."""
+        Args:
+            name: The factor.
+            order: For each place where its new unit is now.
+            flips: How units are flipped on the way.
+        """
         self.__dict__.pop("aligned", None)
-        moved = order != self._order[name]
-        for sign, flips in signs.items():
-            moved |= flips != self._signs.get(sign, 1.0)
-        (changed,) = moved.nonzero()
-        few = 2 * len(changed) <= len(order)
-        stale = [place for place in self.axes.touching[name] if place[:2] in self._known]
-        before = [self._some(*place, changed) for place in stale] if few else []
-        self._order[name] = order
-        for sign, flips in signs.items():
-            if sign in self._signs or (flips < 0).any():
-                self._signs[sign] = flips
-        for k, (other, number, where) in enumerate(stale):
-            if not few:
-                del self._known[(other, number)]
-                continue
-            term = self.axes.terms[other][number]
-            after = self._some(other, number, where, changed)
-            left = self._arranged(0, term).take(changed, term.others[where].place)
-            update = _compare(left, after - before[k], term)
-            self._known[(other, number)] = self._known[(other, number)] + update
+        flips = {sign: values for sign, values in flips.items() if (values < 0).any()}
+        changed = self._changed(name, order, flips)
+        for touched in self.axes.touched[name]:
+            self._touch(touched, order, flips, changed)
+        for sign, total in self._totals[name].items():
+            self._totals[name][sign] = total.take(order, 1)
+            if sign in flips:
+                self._totals[name][sign] *= flips[sign]
+        self._settled -= self.plans[name].neighbours - {name}
 
-    def _some(self, name: str, k: int, where: int, places: Indices) -> Matrix:
-        """The weights at a term as they are now, at some places of one of its other axes."""
-        term = self.axes.terms[name][k]
-        array = self._arranged(1, term)
-        for number, axis in enumerate(term.others):
-            if number != where:
-                array = self._moved(array, axis.place, axis.factor, axis.sign)
-        axis = term.others[where]
-        array = array.take(self._order[axis.factor][places], axis.place)
-        flips = None if axis.sign is None else self._signs.get(axis.sign)
-        if flips is not None:
-            array = array * _along(flips[places], axis.place, array.ndim).astype(array.dtype)
-        return array
+    def _changed(self, name: str, order: Indices, flips: dict[str, Flips]) -> Indices | None:
+        """Notes where units and signs are from now on; the places that change, if they are few."""
+        places = self.axes.places[name]
+        differs = order != places
+        for sign in {term.own.sign for term in self.axes.terms[name]} - {None}:
+            if sign in self._signs:
+                self._signs[sign] = self._signs[sign][order] * flips.get(sign, 1)
+            elif sign in flips:
+                self._signs[sign] = flips[sign]
+        for values in flips.values():
+            differs = differs | (values < 0)
+        back = np.empty_like(places)
+        back[order] = places
+        self._order[name], self._home[name] = self._order[name][order], back[self._home[name]]
+        changed = differs.nonzero()[0]
+        return changed if 2 * len(changed) < len(places) else None
+
+    def _touch(
+        self, touched: Touched, order: Indices, flips: dict[str, Flips], changed: Indices | None
+    ) -> None:
+        """Moves one axis of a tensor, and adds to gains of other factors what that changes."""
+        name, axis = touched.tensor, touched.axis
+        before, to = self._now[name], self._to[name]
+        known = [(f, k) for f, k in touched.readers if k in self._taken[f]]
+        if changed is None:
+            after = _moved(before, axis, order, flips)
+            self._now[name] = after
+            difference = after - before if known else after
+        else:
+            after = _moved(before, axis, order, flips, changed)
+            if known:
+                to = to.take(changed, axis.place)
+                difference = after - before.take(changed, axis.place)
+            if name not in self._fresh:
+                self._now[name] = before.copy()
+            self._now[name][(slice(None),) * axis.place + (changed,)] = after
+        self._fresh.add(name)
+        for other, k in known:
+            term, totals = self.axes.terms[other][k], self._totals[other]
+            sign = term.own.sign
+            totals[sign] = _add_gains(totals[sign], to, difference, term)
 
     # -- ties ------------------------------------------------------------------------------------
 
     def glance(self, name: str, side: int) -> Iterator[Matrix]:
         """Some numbers of each unit in ``to`` (0) or the weights (1): different if units are."""
         for term in self.axes.glanced[name]:
-            tensor = (self._source if side else self._to)[term.tensor]
-            column = tensor.reshape(term.matrix)
-            column = column[0] if term.last else column[:, 0]
-            yield (column[self._order[name]] if side else column)[None]
+            matrix = (self._now if side else self._to)[term.tensor].reshape(term.matrix)
+            yield (matrix[:1] if term.own.place else matrix[:, :1].T)
 
     def rows(self, name: str) -> tuple[Tensor, Tensor]:
         """All numbers of each unit, in ``to`` and in the aligned weights, as one copy."""
         sides: list[list[Tensor]] = [[], []]
         for term in self.axes.terms[name]:
-            view = self.axes.views[term.tensor]
-            to, own = torch.from_numpy(self._to[term.tensor]), self.aligned[term.tensor]
-            for found, tensor in zip(sides, (to, own.reshape(view)), strict=True):
-                found.append(tensor.movedim(term.own.place, 0).reshape(view[term.own.place], -1))
+            for found, arrays in zip(sides, (self._to, self._now), strict=True):
+                tensor = torch.from_numpy(arrays[term.tensor]).movedim(term.own.place, 0)
+                found.append(tensor.flatten(1) if tensor.dim() > 1 else tensor[:, None])
         return torch.cat(sides[0], 1)[None], torch.cat(sides[1], 1)[None]
 
     def reorder(self, name: str, order: Tensor) -> None:
         """Moves units of one factor, signs with them."""
-        new = order.numpy()
-        signs = {
-            term.own.sign: self._signs[term.own.sign][new]
-            for term in self.axes.terms[name]
-            if term.own.sign in self._signs
-        }
-        self._move(name, self._order[name][new], signs)
+        self._move(name, order.numpy(), {})
 
 
-def _compare(left: Matrix, right: Matrix, term: AxisTerm) -> Matrix:
-    """Inner products of all units of two arrangements."""
+def _add_gains(total: Matrix | None, left: Matrix, right: Matrix, term: AxisTerm) -> Matrix:
+    """Adds inner products of all units of two tensors to a matrix, in place if there is one."""
+    if term.arrangement:
+        left, right = (np.ascontiguousarray(x.transpose(term.arrangement)) for x in (left, right))
     one, other = left.reshape(term.matrix), right.reshape(term.matrix)
+    one, other = (one.T, other) if term.own.place else (one, other.T)
     if left.size < _LARGE:
-        return one.T @ other if term.last else one @ other.T
+        products = one @ other
+        return products if total is None else np.add(total, products, out=total)
     first, second = torch.from_numpy(one), torch.from_numpy(other)
-    return (first.T @ second if term.last else first @ second.T).numpy()
+    if total is None:
+        return (first @ second).numpy()
+    torch.from_numpy(total).addmm_(first, second)
+    return total
 
 
-def _along(values: Matrix, place: int, dimensions: int) -> Matrix:
-    shape = [1] * dimensions
-    shape[place] = -1
-    return values.reshape(shape)
+def _moved(
+    array: Matrix,
+    axis: Axis,
+    order: Indices,
+    signs: Mapping[str, Flips],
+    places: Indices | None = None,
+) -> Matrix:
+    """A tensor with one axis in a new order and flipped, or some places of it."""
+    moved = array.take(order if places is None else order[places], axis.place)
+    if axis.sign is not None and axis.sign in signs:
+        flips = signs[axis.sign] if places is None else signs[axis.sign][places]
+        shape = [1] * array.ndim
+        shape[axis.place] = -1
+        moved *= flips.reshape(shape)
+    return moved
+
+
+def _signs_of(gains: Matrix) -> Flips:
+    """Signs that make gains positive; where there is nothing to gain they stay."""
+    return np.where(gains < 0, gains.dtype.type(-1), gains.dtype.type(1))
+
+
+def _taken(table: Tensor, order: Indices) -> Tensor:
+    return torch.from_numpy(table.numpy().take(order, 0))

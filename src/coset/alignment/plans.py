@@ -1,11 +1,10 @@
 """What matching needs to know about each factor, worked out once for a group."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from math import prod
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -14,8 +13,6 @@ from coset.symmetry.action import region
 from coset.symmetry.analysis.digits import Block
 from coset.symmetry.elements import PermutationFactor, ScalingFactor, Site
 from coset.symmetry.group import SymmetryGroup
-
-Made = TypeVar("Made")
 
 MOST_SIGNS = 4
 """Signs that are chosen jointly, at ``2^k`` times the cost."""
@@ -102,17 +99,9 @@ class Plan:
     curved: bool
 
 
-def remembered(group: SymmetryGroup, key: str, make: Callable[[SymmetryGroup], Made]) -> Made:
-    """What was made for a group, made once: groups do not change, and are matched with often."""
-    known: dict[str, Made] = vars(group).setdefault("_alignment", {})
-    if key not in known:
-        known[key] = make(group)
-    return known[key]
-
-
 def make_plans(group: SymmetryGroup) -> dict[str, Plan]:
     """The plans of all factors, by name."""
-    return remembered(group, "plans", _make_plans)
+    return group.remembered("plans to match", lambda: _make_plans(group))
 
 
 def _make_plans(group: SymmetryGroup) -> dict[str, Plan]:
@@ -162,18 +151,26 @@ def lone_signs(group: SymmetryGroup) -> tuple[ScalingFactor, ...]:
 
 def acted_on(group: SymmetryGroup) -> frozenset[str]:
     """Tensors that the group moves, flips or scales."""
+    return group.remembered("tensors acted on", lambda: _acted_on(group))
+
+
+def _acted_on(group: SymmetryGroup) -> frozenset[str]:
     moved = {site.tensor for factor in group.permutations for site in factor.sites}
     return frozenset(moved | {site.tensor for factor in group.scalings for site in factor.sites})
 
 
 def matched_tensors(group: SymmetryGroup) -> frozenset[str]:
     """Those of them that count in the objective."""
-    return remembered(group, "matched", _matched_tensors)
+    return group.remembered("tensors to match", lambda: frozenset(filter(counts, acted_on(group))))
 
 
-def _matched_tensors(group: SymmetryGroup) -> frozenset[str]:
-    names = acted_on(group)
-    return frozenset(n for n in names if not any(fnmatchcase(n, p) for p in STATISTICS))
+def counts(tensor: str) -> bool:
+    """Whether a tensor that is acted on counts in the objective.
+
+    >>> counts("1.weight"), counts("1.running_mean")
+    (True, False)
+    """
+    return not any(fnmatchcase(tensor, pattern) for pattern in STATISTICS)
 
 
 def _signs(group: SymmetryGroup, factor: PermutationFactor) -> tuple[ScalingFactor, ...]:
