@@ -1,5 +1,6 @@
 """The Jacobian of a network over a data set, as an operator of shape ``(n c, p)``."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,17 +9,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.problem import Problem
+from coset.curvature.kept import KeptRun, keep
 from coset.curvature.measure import gradient_rows
-from coset.curvature.products import Linearisation
+from coset.curvature.products import Linearisation, split
 from coset.linalg import FromFunctions
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
+from coset.weights.network import Inputs
 
 _KEPT = 1 << 28
 """Bytes of a Jacobian that is kept as a matrix."""
 
 _CHUNK = 1 << 24
 """Entries that are formed at a time."""
+
+_GRAPHS = 1 << 31
+"""Bytes of activations that are kept for the next product."""
+
+_PART = 1 << 28
+"""Bytes of activations of one run."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +70,7 @@ class Jacobian:
         if self.matrix is not None:
             return self.matrix @ x
         directions = x.mT.contiguous()
-        parts = [self._line.push(inputs, directions).flatten(1) for inputs, _ in self.problem.train]
-        return torch.cat(parts, dim=1).mT
+        return torch.cat([part.push(directions).flatten(1) for part in self._parts()], dim=1).mT
 
     def adjoint(self) -> FromFunctions:
         """``Jᵀ``."""
@@ -73,13 +81,53 @@ class Jacobian:
         if self.matrix is not None:
             return self.matrix.mT @ x
         total = x.new_zeros(x.shape[1], self.shape[1])
-        cotangents = x.mT.reshape(x.shape[1], self.problem.train.size, -1)
-        start = 0
-        for inputs, targets in self.problem.train:
-            part = cotangents[:, start : start + len(targets)]
-            total += self._line.pull(inputs, part)
-            start += len(targets)
+        cotangents, start = x.mT.reshape(x.shape[1], self.problem.train.size, -1), 0
+        for part in self._parts():
+            total += part.pull(cotangents[:, start : start + part.rows])
+            start += part.rows
         return total.mT
+
+    def _parts(self) -> Iterator["KeptRun | _Fresh"]:
+        """The data a few rows at a time: kept runs as far as the memory goes, then fresh ones."""
+        runs = self._runs
+        if runs and sum(run.rows for run in runs) == self.problem.train.size:
+            yield from runs
+            return
+        room, number = _GRAPHS, 0
+        for inputs, _ in self.problem.train:
+            each = self._line.row_bytes(inputs, 0) // 2
+            for chunk in split(inputs, max(1, _PART // each)):
+                size = each * count(chunk)
+                room -= size
+                if number < len(runs):
+                    yield runs[number]
+                elif self._can_keep and room >= 0:
+                    runs.append(keep(self.problem.network, self.weights, self.layout, chunk))
+                    yield runs[number]
+                else:
+                    yield _Fresh(self._line, chunk)
+                number += 1
+
+    @cached_property
+    def _runs(self) -> list[KeptRun]:
+        """Runs that are kept; a search for a mode needs a dozen products."""
+        return []
+
+    @cached_property
+    def _can_keep(self) -> bool:
+        """Whether kept runs give the derivatives of this network, as one example tells."""
+        inputs, _ = next(iter(self.problem.train))
+        one = next(split(inputs, 1))
+        like = self.layout.flatten(self.weights)
+        noise = torch.randn(1, len(like), generator=torch.Generator().manual_seed(0))
+        try:
+            expected = self._line.push(one, noise.to(like))
+            run = keep(self.problem.network, self.weights, self.layout, one)
+            found = run.push(noise.to(like))
+        except RuntimeError:  # an operation without a second derivative, say
+            return False
+        largest = float(expected.abs().max())
+        return bool(found.sub(expected).abs().max() <= 1e-3 * largest)
 
     def __matmul__(self, x: Tensor) -> Tensor:
         """``J x`` for a vector or a matrix."""
@@ -88,3 +136,26 @@ class Jacobian:
     @cached_property
     def _line(self) -> Linearisation:
         return Linearisation(self.problem.network, self.weights, self.layout)
+
+
+@dataclass(frozen=True)
+class _Fresh:
+    """Some rows of data that are run anew for each product."""
+
+    line: Linearisation
+    inputs: Inputs
+
+    @property
+    def rows(self) -> int:
+        return count(self.inputs)
+
+    def push(self, directions: Float[Tensor, "k p"]) -> Float[Tensor, "k n ..."]:
+        return self.line.push(self.inputs, directions)
+
+    def pull(self, cotangents: Float[Tensor, "k n ..."]) -> Float[Tensor, "k p"]:
+        return self.line.pull(self.inputs, cotangents)
+
+
+def count(inputs: Inputs) -> int:
+    """Rows of some inputs."""
+    return len(inputs if isinstance(inputs, Tensor) else inputs[0])

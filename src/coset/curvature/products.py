@@ -58,7 +58,7 @@ class Linearisation:
         """``J v``: how the outputs change along each direction in the weights."""
         rows, columns = self._plan(inputs, len(directions))
         parts = [
-            torch.cat([self._push(chunk, some) for chunk in _split(inputs, rows)], dim=1)
+            torch.cat([self._push(chunk, some) for chunk in split(inputs, rows)], dim=1)
             for some in directions.split(columns)
         ]
         return torch.cat(parts)
@@ -68,7 +68,7 @@ class Linearisation:
         rows, _ = self._plan(inputs, len(cotangents))
         total = cotangents.new_zeros(len(cotangents), self.layout.size)
         some = cotangents.split(rows, dim=1)
-        for chunk, part in zip(_split(inputs, rows), some, strict=True):
+        for chunk, part in zip(split(inputs, rows), some, strict=True):
             self._pull(chunk, part, total)
         return total
 
@@ -80,7 +80,7 @@ class Linearisation:
             return changed
 
         tangents = self._without_padding(self.layout.unflatten(directions))
-        with torch.no_grad(), _differentiable():
+        with torch.no_grad(), differentiable():
             try:
                 return vmap(along)(tangents)
             except RuntimeError:  # control flow that depends on values, say: one after the other
@@ -103,7 +103,7 @@ class Linearisation:
         return tangents
 
     def _pull(self, inputs: Inputs, cotangents: Tensor, total: Float[Tensor, "k p"]) -> None:
-        with torch.no_grad(), _differentiable():
+        with torch.no_grad(), differentiable():
             try:
                 found = vjp(self._on(inputs), self.layout.restrict(self.weights))
                 outputs, pull = found[0], found[1]
@@ -122,7 +122,7 @@ class Linearisation:
     def row_bytes(self, inputs: Inputs, count: int) -> int:
         """Bytes of activations and derivatives of one row for so many vectors."""
         if not self._sizes:
-            one = next(_split(inputs, 1))
+            one = next(split(inputs, 1))
             self.network.apply(self.weights, one)  # what is set up at a first call is no activation
             with torch.no_grad(), _Activations() as seen:
                 self.network.apply(self.weights, one)
@@ -150,7 +150,8 @@ class Linearisation:
         )
 
 
-def _split(inputs: Inputs, rows: int) -> Iterator[Inputs]:
+def split(inputs: Inputs, rows: int) -> Iterator[Inputs]:
+    """Some rows at a time."""
     if isinstance(inputs, tuple):
         yield from zip(*(part.split(rows) for part in inputs), strict=True)
     else:
@@ -158,7 +159,7 @@ def _split(inputs: Inputs, rows: int) -> Iterator[Inputs]:
 
 
 @contextmanager
-def _differentiable() -> Iterator[None]:
+def differentiable() -> Iterator[None]:
     """Attention by formulas that have derivatives of both modes, in place of fused kernels."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

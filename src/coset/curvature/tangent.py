@@ -172,7 +172,7 @@ class Tangent:
 
     def gradient(self, point: Point, precision: Tensor) -> Float[Tensor, " p"]:
         """Of the negative log-joint."""
-        slope = self._slope(point.outputs)
+        slope = self.slope(point.outputs)
         return self.jacobian.pull(slope.reshape(-1, 1)).squeeze(1) + precision * point.flat
 
     def find_mode(
@@ -242,7 +242,7 @@ class Tangent:
 
     def product(self, outputs: Tensor, precision: Float[Tensor, " p"]) -> FromFunctions:
         """``H + Λ`` as products: ``v ↦ Jᵀ B J v + Λ v``, with ``B`` at some outputs."""
-        root = self._root(outputs)
+        root = self.root(outputs)
 
         def multiply(x: Tensor) -> Tensor:
             rows = self.jacobian.matmat(x)  # nc k
@@ -279,15 +279,16 @@ class Tangent:
                 "needed a Jacobian that fits the memory",
                 "use fewer data or Laplace(curvature=KFAC())",
             )
-        rows = through_root(self._root(outputs), matrix, self.outputs, transpose=True)
+        rows = through_root(self.root(outputs), matrix, self.outputs, transpose=True)
         if rows.shape[0] < rows.shape[1]:
             return LowRankPlusDiagonal(rows.new_zeros(rows.shape[1]), rows.mT)
         return Dense(rows.mT @ rows)
 
-    def _root(self, outputs: Tensor) -> Tensor:
+    def root(self, outputs: Tensor) -> Tensor:
+        """A root of the output Hessian at some outputs."""
         return self.likelihood.hessian_root(outputs)
 
-    def _slope(self, outputs: Tensor) -> Tensor:
+    def slope(self, outputs: Tensor) -> Tensor:
         """Gradient of the negative log-likelihood in the outputs."""
         leaf = outputs.detach().requires_grad_()
         further = torch.is_grad_enabled()  # a noise may want gradients of its own
@@ -303,9 +304,9 @@ class Tangent:
         length = 1.0
         for _ in range(20):
             outputs = point.outputs + length * change
-            slope = float((self._slope(outputs) * change).sum()) + linear + length * quadratic
+            slope = float((self.slope(outputs) * change).sum()) + linear + length * quadratic
             rows = through_root(
-                self._root(outputs), change.reshape(-1, 1), self.outputs, transpose=True
+                self.root(outputs), change.reshape(-1, 1), self.outputs, transpose=True
             )
             curvature = float(rows.square().sum()) + quadratic
             step = slope / max(curvature, 1e-300)

@@ -42,7 +42,7 @@ class Watch(TorchFunctionMode):
         given = kwargs or {}
         touched = self._touched([*args, *given.values()])
         if not touched:
-            return _view(function, args, given) if function in _VIEWS else function(*args, **given)
+            return view_or_copy(function, args, given)
         reader = self._readers.get(function)
         result = None if reader is None else reader(self, function, *args, **given)
         if result is not None:
@@ -95,8 +95,10 @@ _VIEWS: dict[Any, Callable[..., Tensor]] = {
 """Methods that insist on an order of the entries in memory, and those that copy where needed."""
 
 
-def _view(function: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-    """A view, or a copy where convolutions have put the channels last."""
+def view_or_copy(function: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+    """Calls a function; a view becomes a copy where convolutions have put the channels last."""
+    if function not in _VIEWS:
+        return function(*args, **given)
     try:
         return function(*args, **given)
     except RuntimeError:

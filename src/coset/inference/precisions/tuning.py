@@ -11,11 +11,15 @@ from torch import Tensor
 from coset.bayes.batches import Data
 from coset.bayes.likelihood import GaussianNoise, HeteroscedasticGaussian, Likelihood
 from coset.curvature.measure import Curvature, Cuts, Measured
+from coset.curvature.subspace import Span, approach
 from coset.curvature.tangent import Form, Mean, Point, Tangent
 from coset.errors import CosetError
 from coset.inference.precisions.grouping import Grouping, Groups
 from coset.linalg import LinearOperator, cast, inverse, scale, shift, solve
 from coset.posterior.evidence import Spectrum, best_precision, bounds, spectrum_of, switched_off
+
+_FIRST, _AGAIN = 8, 3
+"""Directions in which a mode is sought at most: at first, and after a change of precisions."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,7 @@ class _State:
     measured: Measured
     spectrum: Spectrum
     point: Point | None = None
+    span: Span | None = None
 
 
 @dataclass(frozen=True)
@@ -222,17 +227,15 @@ class Tuner:
             found = model.find_mode(self._flat(state), self.form, start=start, tolerance=1e-11)
             return replace(state, point=found)
         near = cast(inverse(self._system(state)), self.tangent.outputs.dtype)
-        found = model.find_mode(
+        span = approach(
+            model,
             self._flat(state),
-            self.form,
-            start=start,
-            preconditioner=near,
-            tolerance=1e-3,
-            # precisions hardly change beyond a tenth of the way left: a few crude steps suffice
-            steps=1 if start is not None else 2,
-            iterations=8,
+            Span.at(model.start(self.form)) if state.span is None else state.span,
+            near,
+            # precisions hardly change beyond a tenth of the way left: a few directions suffice
+            directions=_FIRST if state.span is None else _AGAIN,
         )
-        return replace(state, point=replace(found, converged=True))
+        return replace(state, span=span, point=span.point)
 
     def _newton(self, model: Tangent, state: _State) -> Point:
         """One step with the *same* curvature on both sides: ``(K + Λ)⁻¹ (K θ̃ - d)``."""
