@@ -11,11 +11,11 @@ from coset import HMC, NUTS, SGHMC, SGLD, CosetError, Cyclical
 from coset.bayes import Categorical, GaussianNoise, GaussianPrior, Problem, as_batches
 from coset.inference.sampling.full_batch import warmup_of
 from coset.inference.sampling.hamiltonian import Energy, HamiltonianState, Point, leapfrog
-from coset.inference.sampling.recording import record
 from coset.inference.sampling.step_sizes import largest_curvature
 from coset.inference.sampling.stochastic import Step, StochasticState
 from coset.inference.sampling.targets import Evaluated, FullBatch, MiniBatch
 from coset.inference.training.members import starting_points
+from coset.inference.training.recording import record
 from coset.weights import functionalise
 from problems import deviations, linear_gaussian, logistic
 

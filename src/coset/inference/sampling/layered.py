@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.inference.sampling.layers import Layers, Linear, columns, layers_of
-from coset.inference.sampling.recording import Program, record
+from coset.inference.training.recording import Program, record
 from coset.weights.layout import Layout
 
 _VALUES, _LEAST_ROWS = 1 << 21, 256

@@ -26,6 +26,7 @@ from coset.inference.training.gradients import (
 )
 from coset.inference.training.noise import Noise, half_squares, is_learnt
 from coset.inference.training.recipe import Recipe
+from coset.inference.training.recorded import recorded
 from coset.inference.training.records import Record, record_of
 from coset.inference.training.state import Trained, TrainingState, join
 from coset.inference.training.stopping import Best
@@ -177,6 +178,7 @@ def _begin(
     first = problem.train.rows(torch.arange(min(2, problem.train.size)).expand(len(seeds), -1))
     evaluate = choose(objective, weights, first, size=min(recipe.batch_size, problem.train.size))
     steps = recipe.passes(problem.train.size) * recipe.batches(problem.train.size)
+    evaluate = recorded(evaluate, network, first[0][0], members=len(seeds), steps=steps)
     told = _throttled(progress, steps)
     run = _Run(problem, recipe, objective, evaluate, validation, None, told)
     state = TrainingState(

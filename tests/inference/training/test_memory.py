@@ -5,8 +5,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from coset.inference.sampling.memory import keep_memory
-from coset.inference.sampling.recording import record
+from coset.inference.training.memory import keep_memory
+from coset.inference.training.recording import record
 
 FUNCTIONS = {
     "relu": torch.relu,

@@ -1,10 +1,11 @@
 """Gradients as recorded lists of tensor operations.
 
-A sampler evaluates the same small program many thousand times, and the Python of ``vmap`` and
-autograd around it takes longer than its arithmetic.  So the operations of one evaluation, forward
-and backward, are written down once and then only replayed.
+Sampling and training evaluate the same small program many thousand times, and the Python of
+``vmap`` and autograd around it can take longer than its arithmetic.  So the operations of one
+evaluation, forward and backward, are written down once and then only replayed.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from coset.inference.sampling.memory import keep_memory
+from coset.inference.training.memory import keep_memory
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 Program = Callable[..., tuple[Tensor, ...]]
 
 _STEP = 0.01
+
+_TRACING = threading.Lock()
+"""Stacks that train in threads are recorded one after the other."""
 
 _ATEN = torch.ops.aten
 _SHAPED = (_ATEN.ones_like.default, _ATEN.zeros_like.default)
@@ -45,7 +49,8 @@ def record(program: Program, examples: Sequence[Tensor], *, lasting: bool = True
 
     elsewhere = [_moved(example) for example in examples]
     try:
-        graph = make_fx(partial(program))(*examples)  # tracing counts the self of a method
+        with _TRACING:
+            graph = make_fx(partial(program))(*examples)  # tracing counts the self of a method
         shorten(graph)
         keep_memory(graph, lasting=lasting)
         with torch.no_grad():
