@@ -45,6 +45,8 @@ class Frame:
     objective: Float[Tensor, " r"]
     moved: tuple[int, ...]
 
+    __repr__ = brief
+
     def between(self, group: SymmetryGroup, one: int, other: int) -> Element:
         """The element that takes network ``one`` to where network ``other`` was."""
         back = group.inverse(member_of(self.element, other))
