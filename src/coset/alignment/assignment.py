@@ -12,6 +12,9 @@ Indices: TypeAlias = NDArray[np.int64]
 NUDGE = 1e-9
 """What a preferred entry gets on top, relative to the largest gain: breaks exact ties only."""
 
+_MOST = 0.6
+"""Share of columns that are some row's nearest neighbour from which prices help scipy."""
+
 
 def best_permutations(
     gains: NDArray[np.floating[Any]], preferred: Indices | None = None
@@ -46,12 +49,19 @@ def best_permutation(gains: Matrix, preferred: Indices) -> Indices:
     >>> best_permutation(np.array([[1.0, 3.0], [2.0, 1.0]]), np.arange(2)).tolist()
     [1, 0]
     """
-    dearest = gains.max(0)
-    best: Indices = (gains - dearest / 2).argmax(1)
-    if np.bincount(best, minlength=len(best)).max() == 1:
+    priced = gains - gains.max(0) / 2
+    best: Indices = priced.argmax(1)
+    size, rows = len(best), np.arange(len(best))
+    settled = np.count_nonzero(np.bincount(best, minlength=size))
+    if settled == size:
         return best
-    cost = np.negative(gains, dtype=np.float64)
-    largest = max(float(dearest.max()), -float(gains.min()))
-    cost[np.arange(len(best)), preferred] -= NUDGE * largest
+    largest = max(float(gains.max()), -float(gains.min()))
+    if settled > _MOST * size:  # reduced by rows and columns most paths have one edge
+        cost = np.subtract(priced[rows, best][:, None], priced, dtype=np.float64)
+        cost[rows, preferred] -= NUDGE * largest
+        cost -= cost.min(0)
+    else:
+        cost = np.negative(gains, dtype=np.float64)
+        cost[rows, preferred] -= NUDGE * largest
     order: Indices = linear_sum_assignment(cost)[1]
     return order

@@ -1,5 +1,6 @@
 """Matching by weights: ``max <to, aligned>`` over the group."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -34,13 +35,14 @@ class Outcome:
         element: The element.
         ties: Units that could be exchanged at no cost.
         sweeps: How many times all factors were gone through.
-        aligned: The tensors that the group acts on after the element, where they are at hand.
+        aligned: Returns the tensors that the group acts on after the element, where they are at
+            hand.
     """
 
     element: Element
     ties: int = 0
     sweeps: int = 0
-    aligned: Weights | None = None
+    aligned: Callable[[], Weights] | None = None
 
 
 @dataclass(frozen=True)
@@ -203,20 +205,19 @@ def ascend(
     identity = group.remembered("identity", group.identity)
     names = list(make_plans(group))
     best = begin(group, target, source, identity)
-    floor = best.objective()
+    floor = best.objective() if by.anchored else -torch.inf
     if by.anchored:
         best.anchored_start()
     sweeps = best.sweep(names, most=by.sweeps)
-    value = best.objective()
-    extra = by.restarts + int(by.anchored and value < floor)
-    for _ in range(extra):
+    value = best.objective() if by.anchored or by.restarts else torch.inf
+    for _ in range(by.restarts + int(value < floor)):
         order = torch.randperm(len(names), generator=generator).tolist()
         run = begin(group, target, source, identity)
         count = run.sweep([names[k] for k in order], most=by.sweeps)
         if run.objective() > value:
             best, value, sweeps = run, run.objective(), count
     ties = settle_ties(best)
-    return best, Outcome(best.element, ties, sweeps, best.aligned)
+    return best, Outcome(best.element, ties, sweeps, lambda: best.aligned)
 
 
 def _distance(one: Weights, other: Weights) -> float:

@@ -25,8 +25,6 @@ from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
 from coset.weights.stacking import unstack
 
-_PRECISION = 1e-7
-
 
 @dataclass(frozen=True)
 class Frame:
@@ -107,8 +105,11 @@ def match_many(
             "needed a stack with a member axis",
             "build it with coset.stack",
         )
-    frame = match_stream(group, unstack(stack), by=by, rounds=rounds, generator=generator)
-    return MatchMany(group.act(frame.element, stack), frame.element, frame.objective, frame)
+    _check_arguments(by, rounds, len(next(iter(stack.values()))))
+    aligned = {name: tensor.clone() for name, tensor in stack.items()}
+    state = _Sum(group, unstack(aligned), by, generator, in_place=True)
+    frame = state.frame(rounds)
+    return MatchMany(aligned, frame.element, frame.objective, frame)
 
 
 def match_stream(
@@ -131,122 +132,151 @@ def match_stream(
         rounds: The most rounds over all networks.
         generator: For ways that use random numbers; ``None``: a fresh one of seed 0.
     """
+    _check_arguments(by, rounds, len(members))
+    return _Sum(group, members, by, generator).frame(rounds)
+
+
+def _check_arguments(by: By, rounds: int, count: int) -> None:
     if not isinstance(by, By):
         raise CosetError(
             f"got by of type {type(by).__name__}",
             "needed a way of matching with a method solve(group, weights, to, generator=...)",
             "give ByWeights(), ByActivations(...), BySinkhorn() or ByStraightThrough(...)",
         )
-    if rounds < 1 or not len(members):
-        raise CosetError(
-            f"got {len(members)} networks and rounds={rounds}", "needed at least one of each"
-        )
-    state = _Sum(group, members, by, generator or torch.Generator().manual_seed(0))
-    objective = [state.begin()]
-    moved = []
-    for k in range(rounds):
-        changed = state.round(first=k == 0)
-        moved.append(changed)
-        objective.append(state.objective())
-        if not changed or not isinstance(by, ByWeights):
-            break
-    tables = [state.elements[k] for k in range(len(members))]
-    element = Element(
-        {n: torch.stack([e.permutations[n] for e in tables]) for n in tables[0].permutations},
-        {n: torch.stack([e.scales[n] for e in tables]) for n in tables[0].scales},
-    )
-    mean = {name: (total / len(members)) for name, total in state.total.items()}
-    kinds = {name: tensor.dtype for name, tensor in members[0].items()}
-    return Frame(
-        element,
-        {name: tensor.to(kinds[name]) for name, tensor in mean.items()},
-        torch.tensor(objective, dtype=torch.float64),
-        tuple(moved),
-    )
+    if rounds < 1 or not count:
+        raise CosetError(f"got {count} networks and rounds={rounds}", "needed at least one of each")
 
 
 class _Sum:
-    """The sum of all aligned networks, and where each has gone."""
+    """The sum of all aligned networks, and where each has gone.
+
+    Args:
+        group: The symmetries.
+        members: The networks.
+        by: How each is matched.
+        generator: For ways that use random numbers.
+        in_place: Whether members are written to and follow their networks into the frame; else
+            each is moved anew whenever it is read.
+    """
 
     def __init__(
         self,
         group: SymmetryGroup,
         members: Sequence[Weights],
         by: By,
-        generator: torch.Generator,
+        generator: torch.Generator | None,
+        *,
+        in_place: bool = False,
     ) -> None:
         self.group = group
         self.members = members
         self.by = by
-        self.generator = generator
-        self.elements = [group.identity() for _ in range(len(members))]
+        self.generator = generator or torch.Generator().manual_seed(0)
+        self.in_place = in_place
+        self.elements: dict[int, Element] = {}  # of the networks that have moved
         self.total: Weights = {}
         self.squares = [0.0] * len(members)
         self.names = sorted(matched_tensors(group))
 
-    def begin(self) -> float:
+    def frame(self, rounds: int) -> Frame:
+        """Goes through all networks until none moves, and says where they are."""
+        objective, moved = [self._begin()], []
+        for k in range(rounds):
+            moved.append(self._round(first=k == 0))
+            objective.append(self._objective())
+            if not moved[-1] or not isinstance(self.by, ByWeights):
+                break
+        identity, count = self.group.identity(), len(self.members)
+        tables = [self.elements.get(k, identity) for k in range(count)]
+        kinds = {name: tensor.dtype for name, tensor in self.members[0].items()}
+        return Frame(
+            Element(
+                {
+                    n: torch.stack([e.permutations[n] for e in tables])
+                    for n in identity.permutations
+                },
+                {n: torch.stack([e.scales[n] for e in tables]) for n in identity.scales},
+            ),
+            {name: (total / count).to(kinds[name]) for name, total in self.total.items()},
+            torch.tensor(objective, dtype=torch.float64),
+            tuple(moved),
+        )
+
+    def _begin(self) -> float:
         """Adds up the networks as they are; returns the objective."""
         for k in range(len(self.members)):
             member = self.members[k]
             check_weights(self.group, member, f"member {k}")
             self._add(member)
             self.squares[k] = self._square(member)
-        return self.objective()
+        return self._objective()
 
-    def objective(self) -> float:
+    def _objective(self) -> float:
         """The sum of inner products over all pairs."""
         return (self._square(self.total) - sum(self.squares)) / 2
 
-    def round(self, *, first: bool) -> int:
+    def _round(self, *, first: bool) -> int:
         """Matches every network to the mean of those that are already in the frame."""
         if first:
             self.total = {}
         changed = 0
         for k in range(len(self.members)):
-            aligned = self.group.act(self.elements[k], self.members[k])
-            if first and k == 0:
-                self._add(aligned)
-                continue
-            if not first:
-                self._add(aligned, -1.0)
-            others = k if first else len(self.members) - 1
-            target = {n: (t / others).to(aligned[n].dtype) for n, t in self.total.items()}
-            better = self._better(aligned, target, first)
+            aligned = self._aligned(k)
+            better = None if first and k == 0 else self._better(k, aligned, first)
             if better is not None:
                 changed += 1
-                self.elements[k] = self.group.compose(self.elements[k], better.element)
-                aligned = moved_by(self.group, better, aligned)
-                if _stretches(better.element):
-                    self.squares[k] = self._square(aligned)
-            self._add(aligned)
+                if not first:
+                    self._add(aligned, -1.0)
+                aligned = self._place(k, better, aligned)
+            if first or better is not None:
+                self._add(aligned)
         return changed
 
-    def _better(self, aligned: Weights, target: Weights, first: bool) -> Outcome | None:
-        """What moves a network nearer to its target, if anything does."""
+    def _aligned(self, k: int) -> Weights:
+        """A network where it is now."""
+        if self.in_place or k not in self.elements:
+            return self.members[k]
+        return self.group.act(self.elements[k], self.members[k])
+
+    def _place(self, k: int, better: Outcome, aligned: Weights) -> Weights:
+        """Moves a network on."""
+        before = self.elements.get(k)
+        found = better.element
+        self.elements[k] = found if before is None else self.group.compose(before, found)
+        moved = moved_by(self.group, better, aligned)
+        if _stretches(found):
+            self.squares[k] = self._square(moved)
+        if self.in_place:
+            for name, tensor in self.members[k].items():
+                tensor.copy_(moved[name])
+        return moved
+
+    def _better(self, k: int, aligned: Weights, first: bool) -> Outcome | None:
+        """What moves a network nearer to the mean of the others, if anything does."""
+        others = k if first else len(self.members) - 1
+        target = {}
+        for name, total in self.total.items():
+            target[name] = torch.empty_like(aligned[name])
+            torch.sub(total, aligned[name], alpha=0 if first else 1, out=target[name])
+            target[name] /= others
         by = self.by
         if isinstance(by, ByWeights) and not first:
             by = replace(by, anchored=False, restarts=0, scales="keep")  # from where it is
         found = by.solve(self.group, aligned, target, generator=self.generator)
-        if _moves_nothing(found.element):
-            return None
-        if not isinstance(by, ByWeights) or (first and by.scales != "keep"):
-            return found
-        before = self._inner(aligned, target)
-        after = self._inner(moved_by(self.group, found, aligned), target)
-        return found if after > before + _PRECISION * abs(before) else None
+        return None if _moves_nothing(found.element) else found
 
     def _add(self, weights: Weights, factor: float = 1.0) -> None:
-        for name, tensor in weights.items():
-            if name in self.group.shapes:
-                if name not in self.total:
-                    self.total[name] = torch.zeros_like(tensor, dtype=torch.float64)
+        for name in self.group.shapes:
+            tensor = weights[name]
+            if name in self.total:
                 self.total[name].add_(tensor, alpha=factor)
-
-    def _inner(self, one: Weights, other: Weights) -> float:
-        return sum(float((one[n].double() * other[n].double()).sum()) for n in self.names)
+            else:
+                self.total[name] = tensor.to(torch.float64) * factor
 
     def _square(self, weights: Weights) -> float:
-        return self._inner(weights, weights)
+        """The squared norm over the tensors matched."""
+        flat = (weights[name].double().reshape(-1) for name in self.names)
+        return sum(float(torch.dot(numbers, numbers)) for numbers in flat)
 
 
 def _moves_nothing(element: Element) -> bool:

@@ -123,8 +123,8 @@ def _tables(given: Weights | GaussianLike, what: str) -> list[tuple[str, Weights
 
 def moved_by(group: SymmetryGroup, outcome: Outcome, weights: Weights) -> Weights:
     """The weights after the element, from working copies where these have the same type."""
-    moved = outcome.aligned
-    if moved is None or any(moved[n].dtype != weights[n].dtype for n in moved) or group.aliases:
+    moved = None if outcome.aligned is None or group.aliases else outcome.aligned()
+    if moved is None or any(moved[n].dtype != weights[n].dtype for n in moved):
         return group.act(outcome.element, weights)
     return {n: w if (w := moved.get(n)) is not None else t.clone() for n, t in weights.items()}
 
