@@ -5,7 +5,6 @@ with the Jacobian only.  The values here say how; :mod:`coset.inference.matrix_f
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from coset.curvature.kfac import KFAC
@@ -25,16 +24,14 @@ class ConjugateGradients:
         tolerance: Of the residual relative to the right-hand side, both in the norm of the
             preconditioner, which does not depend on the scale of the weights.
         iterations: At most so many; a system that is not solved by then is refused.
-        every: Iterations between two records, where there is a folder.
     """
 
     preconditioner: KFAC | DiagonalOnly | None = None
     tolerance: float = 1e-3
     iterations: int = 500
-    every: int = 20
 
     def __post_init__(self) -> None:
-        _positive(tolerance=self.tolerance, iterations=self.iterations, every=self.every)
+        _positive(tolerance=self.tolerance, iterations=self.iterations)
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,6 @@ class StochasticDescent:
             iterations.  It falls linearly to a tenth.
         momentum: Share of the last step that is kept.
         averaged: Share of the steps, the last ones, whose mean is the answer.
-        every: Steps between two records, where there is a folder.
     """
 
     epochs: int = 20
@@ -59,10 +55,9 @@ class StochasticDescent:
     rate: float | None = None
     momentum: float = 0.9
     averaged: float = 0.5
-    every: int = 200
 
     def __post_init__(self) -> None:
-        _positive(epochs=self.epochs, batch=self.batch, every=self.every)
+        _positive(epochs=self.epochs, batch=self.batch)
         if self.rate is not None:
             _positive(rate=self.rate)
         for name in ("momentum", "averaged"):
@@ -104,8 +99,6 @@ class MatrixFree:
             precision of the group itself.
         evidence: Whether and how the log evidence is found; it costs ``probes · steps`` products.
         memory: Bytes that the fit may take.
-        folder: Where the run writes itself down.  A fit that finds its own state there goes on
-            from it, bit for bit.
 
     >>> MatrixFree(samples=8).features
     'raw'
@@ -116,7 +109,6 @@ class MatrixFree:
     features: Literal["raw", "normalised"] = "raw"
     evidence: LanczosQuadrature | None = None
     memory: int = 16 << 30
-    folder: str | Path | None = None
 
     def __post_init__(self) -> None:
         _positive(samples=self.samples, memory=self.memory)

@@ -17,6 +17,7 @@ from coset.curvature.sampled import plain, uncorrected
 from coset.curvature.structures import Full
 from coset.curvature.tangent import Tangent, tangent_of
 from coset.errors import CosetError
+from coset.inference.checkpoint import Checkpoint
 from coset.inference.doubts import examine
 from coset.inference.matrix_free.fit import fit_matrix_free
 from coset.inference.noise_covariance import fit_whitened
@@ -54,11 +55,22 @@ class Laplace:
         subset: What is uncertain: :class:`coset.LastLayer`, :class:`coset.Subnetwork` (always with
             its full covariance) or shell patterns of tensors; ``None``: all parameters.
         tuning: How the prior's precisions and unknown noise are found; ``None`` keeps them.
+        checkpoint: Where a long run of :class:`coset.MatrixFree` is written down, to be taken up
+            again; other curvatures are measured in one pass.
     """
 
     curvature: Curvature | MatrixFree = field(default_factory=KFAC)
     subset: Subset = None
     tuning: ByEvidence | None = field(default_factory=ByEvidence)
+    checkpoint: Checkpoint | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.checkpoint is not None and not isinstance(self.curvature, MatrixFree):
+            raise CosetError(
+                f"got a checkpoint with {type(self.curvature).__name__}()",
+                "needed MatrixFree(), whose runs are long enough to be taken up again",
+                "leave the checkpoint out",
+            )
 
     @property
     def rule(self) -> Linearised:
@@ -127,7 +139,14 @@ class Laplace:
     ) -> Gaussian | TangentSamples:
         layout = self._sampled_layout(problem)
         sampled = fit_matrix_free(
-            problem, weights, layout, curvature, self.tuning, generator=generator, tell=tell
+            problem,
+            weights,
+            layout,
+            curvature,
+            self.tuning,
+            generator=generator,
+            tell=tell,
+            checkpoint=self.checkpoint,
         )
         sampled = replace(sampled, fixed=_others(layout, weights, start))
         if self.tuning is None:

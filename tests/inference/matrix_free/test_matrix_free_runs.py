@@ -5,7 +5,7 @@ import torch
 from sampled_problems import data, likelihood, perceptron, trained
 from torch import nn
 
-from coset import ByEvidence, CosetError, GaussianNoise, Laplace, fit
+from coset import KFAC, ByEvidence, Checkpoint, CosetError, GaussianNoise, Laplace, fit
 from coset.curvature.matrix_free import (
     ConjugateGradients,
     LanczosQuadrature,
@@ -17,8 +17,8 @@ from coset.inference.subsets import Subnetwork
 pytestmark = pytest.mark.usefixtures("double")
 
 SOLVERS = {
-    "conjugate gradients": ConjugateGradients(tolerance=1e-3, every=3),
-    "descent": StochasticDescent(epochs=4, batch=5, every=3),
+    "conjugate gradients": ConjugateGradients(tolerance=1e-3),
+    "descent": StochasticDescent(epochs=4, batch=5),
 }
 
 
@@ -37,11 +37,12 @@ def run(folder, solver, kind="classes", kill=None, seed=0, samples=3):
         if kill is not None and len(calls) > kill:
             raise Killed
 
-    curvature = MatrixFree(samples, solver, folder=folder)
+    checkpoint = None if folder is None else Checkpoint(folder, every=3)
+    tuning = ByEvidence(steps=2)
     predictor = fit(
         module,
         pair,
-        method=Laplace(curvature=curvature, tuning=ByEvidence(steps=2)),
+        method=Laplace(MatrixFree(samples, solver), tuning=tuning, checkpoint=checkpoint),
         likelihood=GaussianNoise() if kind == "regression" else likelihood(kind),
         generator=torch.Generator().manual_seed(seed),
         progress=progress,
@@ -72,6 +73,11 @@ def test_a_finished_run_is_read_back(tmp_path):
         first.posterior.deviations["0.weight"], again.posterior.deviations["0.weight"]
     )
     assert not [line for _, line in calls if "iteration" in line]
+
+
+def test_what_is_measured_in_one_pass_has_no_checkpoint(tmp_path):
+    with pytest.raises(CosetError, match=r"KFAC\(\).*leave the checkpoint out"):
+        Laplace(KFAC(), checkpoint=Checkpoint(tmp_path))
 
 
 def test_the_record_of_another_run_is_refused(tmp_path):

@@ -1,7 +1,6 @@
 """Linearised Laplace with the exact curvature, through samples (Antorán et al. 2023)."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
@@ -15,6 +14,7 @@ from coset.curvature.measure import check_finite
 from coset.curvature.products import Linearisation
 from coset.curvature.tangent import Form, Mean, Tangent
 from coset.errors import CosetError
+from coset.inference.checkpoint import Checkpoint
 from coset.inference.matrix_free.loop import Found, Loop, check_mean, first_state
 from coset.inference.matrix_free.model import Model, estimate_diagonal
 from coset.inference.matrix_free.preconditioning import preconditioner_bytes
@@ -43,6 +43,7 @@ def fit_matrix_free(
     *,
     generator: torch.Generator,
     tell: Progress,
+    checkpoint: Checkpoint | None = None,
 ) -> TangentSamples:
     """Samples of ``N(θ̃, (H + Λ)⁻¹)`` with the exact ``H``, and precisions tuned by them.
 
@@ -54,6 +55,7 @@ def fit_matrix_free(
         tuning: How precisions are found; ``None`` keeps the prior and a given noise.
         generator: Where one seed comes from.
         tell: Told how far it is.
+        checkpoint: Where the run is written down, to be taken up again.
     """
     solver = curvature.settled(problem.train.size)
     _check_batch_norm(problem)
@@ -69,7 +71,7 @@ def fit_matrix_free(
     model = _model(_tangent(unit, weights, layout), curvature, settings, learn, seed)
     _check_memory(model, curvature, solver)
     model = _with_features(model, curvature, tell)
-    found = _loop(model, curvature, solver, settings, tell)
+    found = _loop(model, curvature, solver, settings, checkpoint, tell)
     tell(1.0, "done")
     return _posterior(found, model, settings, noise)
 
@@ -88,6 +90,7 @@ def _loop(
     curvature: MatrixFree,
     solver: ConjugateGradients | StochasticDescent,
     settings: ByEvidence | None,
+    checkpoint: Checkpoint | None,
     tell: Progress,
 ) -> Found:
     tangent = model.tangent
@@ -104,9 +107,9 @@ def _loop(
     start = tangent.start(model.form, at_network=mean == "network")
     first = first_state(model, solver, precision, start)
     record = Record(
-        None if curvature.folder is None else Path(curvature.folder),
+        checkpoint,
         {
-            "settings": repr(replace(curvature, folder=None, solver=solver)),
+            "settings": repr(replace(curvature, solver=solver)),
             "tuning": repr(None if settings is None else replace(settings, validation=None)),
             "likelihood": type(tangent.likelihood).__name__,
             "seed": model.seed,

@@ -125,7 +125,7 @@ class Loop:
             self.model.flat(state.precision),
             near,
             state.curved,
-            self.record.write,
+            self.record,
             lambda line: self._say(state, line),
         )
         if isinstance(self.solver, ConjugateGradients):

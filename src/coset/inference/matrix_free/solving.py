@@ -13,7 +13,7 @@ from coset.curvature.tangent import Point, Tangent
 from coset.errors import CosetError
 from coset.inference.matrix_free.model import Model
 from coset.inference.matrix_free.preconditioning import Near
-from coset.inference.matrix_free.state import Descent, State, as_columns, number
+from coset.inference.matrix_free.state import Descent, Record, State, as_columns, number
 from coset.linalg.iterative import Iterate, advance, begin
 
 _POWER_BATCHES, _POWER_STEPS = 3, 8
@@ -29,7 +29,7 @@ class Round:
     precision: Float[Tensor, " p"]
     near: Near
     curved: Tensor
-    save: Callable[[State], None]
+    record: Record
     tell: Callable[[str], None]
 
 
@@ -61,7 +61,7 @@ def by_conjugate_gradients(
         work = begin(operator, target, near, work.value if work.value.numel() else None)
         work = replace(work, direction=as_columns(work.direction))
         state = replace(state, solving=number(1), work=work)
-        turn.save(state)
+        turn.record.write(state)
     while work.relative > solver.tolerance:
         done = int(work.count)
         if done >= solver.iterations:
@@ -74,8 +74,8 @@ def by_conjugate_gradients(
             )
         turn.tell(f"iteration {done + 1}, residual {work.relative:.1e}")
         work = advance(work, operator, near)
-        if int(work.count) % solver.every == 0:
-            turn.save(replace(state, work=work))
+        if turn.record.due(int(work.count), 20):
+            turn.record.write(replace(state, work=work))
     # H z = b - r - Λ z: no further product
     bent = target.sub_(work.residual).sub_(turn.precision.unsqueeze(1) * work.value)
     state = replace(state, work=work)
@@ -95,7 +95,7 @@ def by_descent(
     if not state.busy:
         work = _first(turn, state, target, with_mode)
         state = replace(state, solving=number(1), work=work)
-        turn.save(state)
+        turn.record.write(state)
     scales = turn.near.inverse.matmat(torch.ones_like(turn.precision).unsqueeze(1)).squeeze(1)
     rate = solver.rate or 1 / _largest(solver, turn, scales)
     from_step = min(int((1 - solver.averaged) * total), total - 1)
@@ -115,8 +115,8 @@ def by_descent(
         if count >= from_step:
             work.average.lerp_(work.value, 1 / (count - from_step + 1))
         work = replace(work, count=number(count + 1))
-        if (count + 1) % solver.every == 0:
-            turn.save(replace(state, work=work))
+        if turn.record.due(count + 1, 200):
+            turn.record.write(replace(state, work=work))
     if not bool(work.average.isfinite().all()):
         raise CosetError(
             f"got samples that are not finite at a rate of {rate:.1e}",

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from coset.errors import CosetError
-from coset.inference.checkpoint import refill, tensors_of
+from coset.inference.checkpoint import Checkpoint, refill, tensors_of
 from coset.linalg.iterative import Iterate
 from coset.store import load_record, save_record
 
@@ -66,19 +66,24 @@ class Record:
     """A file that holds the last state of one run, or nothing at all.
 
     Attributes:
-        folder: Where the file is; ``None``: nowhere.
+        checkpoint: Where the file is; ``None``: nowhere.
         facts: What tells this run from any other.
     """
 
-    folder: Path | None
+    checkpoint: Checkpoint | None
     facts: Mapping[str, Any]
+
+    def due(self, count: int, longest: int) -> bool:
+        """Whether to write after so many iterations; ``longest`` is what one would like to lose."""
+        return self.checkpoint is not None and count % min(self.checkpoint.every, longest) == 0
 
     def write(self, state: State) -> None:
         """Replaces the file, as a whole."""
-        if self.folder is None:
+        if self.checkpoint is None:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        save_record(self.folder / _FILE, tensors_of(state), {"facts": dict(self.facts)})
+        folder = Path(self.checkpoint.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_record(folder / _FILE, tensors_of(state), {"facts": dict(self.facts)})
 
     def read(self, pattern: State) -> State:
         """The state of this run, or ``pattern`` where it has not begun.
@@ -86,14 +91,14 @@ class Record:
         Raises:
             CosetError: If the folder holds another run, or its file is damaged.
         """
-        if self.folder is None or not (self.folder / _FILE).exists():
+        if self.checkpoint is None or not (Path(self.checkpoint.folder) / _FILE).exists():
             return pattern
-        tensors, known = load_record(self.folder / _FILE)
+        tensors, known = load_record(Path(self.checkpoint.folder) / _FILE)
         for name, value in self.facts.items():
             found = known.get("facts", {}).get(name)
             if found != value:
                 raise CosetError(
-                    f"got {self.folder}, the record of a fit with {name} {found!r:.120}",
+                    f"got {self.checkpoint.folder}, the record of a fit with {name} {found!r:.120}",
                     f"needed {value!r:.120}",
                     "give another folder, or the settings, the data and the seed of that fit",
                 )
