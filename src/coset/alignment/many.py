@@ -254,11 +254,13 @@ class _Sum:
     def _better(self, k: int, aligned: Weights, first: bool) -> Outcome | None:
         """What moves a network nearer to the mean of the others, if anything does."""
         others = k if first else len(self.members) - 1
-        target = {}
-        for name, total in self.total.items():
-            target[name] = torch.empty_like(aligned[name])
-            torch.sub(total, aligned[name], alpha=0 if first else 1, out=target[name])
-            target[name] /= others
+        target = {
+            name: total.to(aligned[name].dtype, copy=True) for name, total in self.total.items()
+        }
+        for name, tensor in target.items():  # in the networks' own type: mixed ones are slow
+            if not first:
+                tensor -= aligned[name]
+            tensor /= others
         by = self.by
         if isinstance(by, ByWeights) and not first:
             by = replace(by, anchored=False, restarts=0, scales="keep")  # from where it is

@@ -79,11 +79,11 @@ def _repeated(values: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
     [[True, False, True]]
     """
     found = np.zeros(values.shape, dtype=bool)
-    if len(set(values.ravel().tolist())) == values.size:
-        return found
-    for row, value in zip(found, values, strict=True):
-        _, label, count = np.unique(value, return_inverse=True, return_counts=True)
-        row[:] = count[label] > 1
+    ordered = np.sort(values, -1)
+    if (ordered[:, 1:] == ordered[:, :-1]).any():
+        for row, value in zip(found, values, strict=True):
+            _, label, count = np.unique(value, return_inverse=True, return_counts=True)
+            row[:] = count[label] > 1
     return found
 
 
