@@ -259,8 +259,8 @@ class _Sum:
         }
         for name, tensor in target.items():  # in the networks' own type: mixed ones are slow
             if not first:
-                tensor -= aligned[name]
-            tensor /= others
+                tensor.sub_(aligned[name])
+            tensor.div_(others)
         by = self.by
         if isinstance(by, ByWeights) and not first:
             by = replace(by, anchored=False, restarts=0, scales="keep")  # from where it is
