@@ -1,9 +1,12 @@
 """A run that is killed and taken up again is the uninterrupted run, bit for bit."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from coset import HMC, NUTS, SGHMC, SGLD, Checkpoint, CosetError, Cyclical
+from coset.bayes import GaussianPrior, as_batches
 from problems import logistic
 
 RUNS = {
@@ -83,6 +86,22 @@ def test_the_folder_of_another_run_is_refused(tmp_path):
         with_folder(RUNS["SGHMC"], tmp_path).fit(problem, generator=seeded())
     with pytest.raises(CosetError, match="record of a run with seed"):
         with_folder(RUNS["SGLD"], tmp_path).fit(problem, generator=torch.Generator().manual_seed(6))
+
+
+@pytest.mark.parametrize("name", ["HMC", "SGLD"])
+def test_a_run_does_not_go_on_with_other_data_or_another_prior(name, tmp_path):
+    problem, method = logistic(), with_folder(RUNS[name], tmp_path)
+    method.fit(problem, generator=seeded())
+    inputs, targets = problem.train.inputs, problem.train.targets
+    other = replace(problem, train=as_batches((inputs, targets.flip(0))))
+    with pytest.raises(CosetError, match=r"record of a run with data '60 .*the data and the seed"):
+        method.fit(other, generator=seeded())
+    other = replace(problem, prior=GaussianPrior(3.0))
+    with pytest.raises(CosetError, match="record of a run with prior"):
+        method.fit(other, generator=seeded())
+    start = problem.network.weights
+    with pytest.raises(CosetError, match="record of a run with first weights"):
+        method.fit(problem, start=start, generator=seeded())
 
 
 def test_a_damaged_file_is_noticed(tmp_path):

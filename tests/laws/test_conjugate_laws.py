@@ -52,13 +52,18 @@ FACTORED = {
     "multi-mean-field": MultiMode(FIELD, 2),
 }
 LONG = HMC(warmup=120, draws=200)
+TREES = NUTS(warmup=100, draws=150)
+MOMENTUM = SGHMC(burn_in=200, draws=150, thinning=10)
+LANGEVIN = SGLD(burn_in=200, draws=150, thinning=15)
 SAMPLED = {  # with what discretisation may add to a variance
     "HMC": (LONG, 0.0),
-    "NUTS": (NUTS(warmup=100, draws=150), 0.0),
-    "SGHMC": (SGHMC(burn_in=200, draws=150, thinning=10), 0.0),
-    "SGLD": (SGLD(burn_in=200, draws=150, thinning=15), 0.08),
+    "NUTS": (TREES, 0.0),
+    "SGHMC": (MOMENTUM, 0.0),
+    "SGLD": (LANGEVIN, 0.08),
     "multi-HMC": (MultiMode(LONG, 2), 0.0),
-    "multi-SGHMC": (MultiMode(SGHMC(burn_in=200, draws=150, thinning=10), 2), 0.0),
+    "multi-NUTS": (MultiMode(TREES, 2), 0.0),
+    "multi-SGHMC": (MultiMode(MOMENTUM, 2), 0.0),
+    "multi-SGLD": (MultiMode(LANGEVIN, 2), 0.08),
     "rebased": (RebasedGaussian(LONG, rank=3), 0.0),
     "rebased by outputs": (RebasedGaussian(LONG, rank=3, by_outputs=True), 0.0),
     "rebased for density": (RebasedGaussian(LONG, rank=3, reference="gaussian"), 0.0),

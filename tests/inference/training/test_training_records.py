@@ -1,5 +1,6 @@
 """Training that is killed and taken up again is the uninterrupted training, bit for bit."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -114,15 +115,14 @@ def assert_equal(first, second):
 
 def killed_at_write(monkeypatch, number, *, before):
     """The run ends at its ``number``-th record, before or after that is written."""
-    write, count = Record.write, 0
+    write, count = Record.write, itertools.count(1)  # its next is one for all threads
 
     def dying(self, snapshot):
-        nonlocal count
-        count += 1
-        if count == number and before:
+        own = next(count)
+        if own == number and before:
             raise Killed
         write(self, snapshot)
-        if count == number:
+        if own == number:
             raise Killed
 
     monkeypatch.setattr(Record, "write", dying)

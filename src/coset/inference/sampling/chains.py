@@ -1,7 +1,7 @@
 """The run loop of all samplers: warm-up, thinning, several chains at once, exact resume."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -9,14 +9,93 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from coset.bayes.likelihood import Likelihood
+from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.inference.checkpoint import Checkpoint, Progressed, read, refill, tensors_of, write
-from coset.vocabulary import Progress
+from coset.inference.checkpoint import (
+    Checkpoint,
+    Progressed,
+    facts_of,
+    read,
+    refill,
+    tensors_of,
+    write,
+)
+from coset.inference.sampling.targets import settle
+from coset.inference.training.members import member_seeds, starting_points
+from coset.vocabulary import Progress, Weights
 
 _SECONDS_BETWEEN_REPORTS = 0.25
 
-_FORM = 2
+_FORM = 3
 """Of the states in checkpoints; those of another form are refused."""
+
+
+class Sampler(Protocol):
+    """What all samplers can be told; their fields say what they mean."""
+
+    @property
+    def step_size(self) -> float | None:
+        """Of one step; ``None``: chosen by the sampler."""
+        ...
+
+    @property
+    def draws(self) -> int:
+        """States kept of each chain."""
+        ...
+
+    @property
+    def thinning(self) -> int:
+        """Steps from one kept state to the next."""
+        ...
+
+    @property
+    def chains(self) -> int:
+        """Chains run side by side."""
+        ...
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """Where the run is written down."""
+        ...
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A problem with chains at their first weights.
+
+    Attributes:
+        problem: What is sampled; its noise is known.
+        learnt: The likelihood, if its noise had to be learnt first.
+        seeds: One a chain.
+        stack: The first weights.
+    """
+
+    problem: Problem
+    learnt: Likelihood | None
+    seeds: Sequence[int]
+    stack: Weights
+
+    @staticmethod
+    def of(
+        sampler: Sampler, problem: Problem, start: Weights | None, generator: torch.Generator
+    ) -> "Begun":
+        """Chains of a sampler, from ``start`` or from fresh weights."""
+        problem, learnt = settle(problem, generator)
+        seeds = member_seeds(sampler.chains, generator)
+        return Begun(problem, learnt, seeds, starting_points(problem, start, seeds))
+
+    def facts(self, sampler: Sampler, generator: torch.Generator) -> dict[str, Any]:
+        """What tells the run of a sampler from others in a checkpoint; nothing without one."""
+        if sampler.checkpoint is None:
+            return {}
+        return {
+            "kind": "chains",
+            "form": _FORM,
+            "method": repr(sampler),
+            "seed": int(generator.initial_seed()),
+            **facts_of(self.problem, self.stack),
+        }
 
 
 class Chains(Protocol):
@@ -144,8 +223,6 @@ def run(
     collected: dict[str, list[Tensor]] = {name: [] for name in fresh}
     begin = 0
     if checkpoint is not None:
-        # torch's own state of the seed tells runs of different seeds apart
-        facts = {**facts, "form": _FORM, "seed": int(generator.initial_seed())}
         earlier = read(checkpoint, facts)
         if earlier is not None:
             state, begin = refill(state, earlier.tensors), earlier.step

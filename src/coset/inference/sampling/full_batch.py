@@ -10,11 +10,10 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.inference.checkpoint import Checkpoint
 from coset.inference.diagnostics import collect
 from coset.inference.sampling.adaptation import Warmup, fellows
 from coset.inference.sampling.axes import along_axes
-from coset.inference.sampling.chains import Length, run
+from coset.inference.sampling.chains import Begun, Length, Sampler, run
 from coset.inference.sampling.hamiltonian import (
     Energy,
     HamiltonianState,
@@ -22,19 +21,13 @@ from coset.inference.sampling.hamiltonian import (
     fresh_momenta,
     single_step_acceptance,
 )
-from coset.inference.sampling.targets import FullBatch, require_finite, settle
-from coset.inference.training.members import member_seeds, starting_points
+from coset.inference.sampling.targets import FullBatch, require_finite
 from coset.posterior.families import Samples
 from coset.vocabulary import Progress, Weights
 
 
-class FullBatchSampler(Protocol):
-    """A sampler that needs the exact energy; its fields say what they mean."""
-
-    @property
-    def step_size(self) -> float | None:
-        """Of a leapfrog step; ``None``: adapted."""
-        ...
+class FullBatchSampler(Sampler, Protocol):
+    """A sampler that needs the exact energy."""
 
     @property
     def target_acceptance(self) -> float:
@@ -49,26 +42,6 @@ class FullBatchSampler(Protocol):
     @property
     def warmup(self) -> int:
         """Steps before the first that is kept."""
-        ...
-
-    @property
-    def draws(self) -> int:
-        """States kept of each chain."""
-        ...
-
-    @property
-    def thinning(self) -> int:
-        """Steps from one kept state to the next."""
-        ...
-
-    @property
-    def chains(self) -> int:
-        """Chains run side by side."""
-        ...
-
-    @property
-    def checkpoint(self) -> Checkpoint | None:
-        """Where the run is written down."""
         ...
 
     def step(
@@ -154,11 +127,9 @@ def sample(
     Batch-norm statistics stay those of the first weights, and dropout is off: the energy is that of
     the network in evaluation mode.
     """
-    problem, learnt = settle(problem, generator)
-    length = length_of(sampler)
-    chains = starting_points(problem, start, member_seeds(length.chains, generator))
-    target, axes = along_axes(FullBatch.of(problem, chains))
-    positions, buffers = (part.detach().clone() for part in target.target.split(chains))
+    begun, length = Begun.of(sampler, problem, start, generator), length_of(sampler)
+    target, axes = along_axes(FullBatch.of(begun.problem, begun.stack))
+    positions, buffers = (part.detach().clone() for part in target.target.split(begun.stack))
     energy = Energy.of(target, buffers)
     history = run(
         _Bound(sampler, energy),
@@ -172,7 +143,7 @@ def sample(
         ),
         length,
         generator=generator,
-        facts={"kind": "chains", "method": repr(sampler), "parameters": positions.shape[1]},
+        facts=begun.facts(sampler, generator),
         checkpoint=sampler.checkpoint,
         progress=progress,
     )
@@ -180,7 +151,7 @@ def sample(
         history = replace(history, positions=axes.back(history.positions))
     size = warmup_of(sampler).size(history.state.adaptation, length.steps)
     _require_moves(float(history.records["acceptance"].mean()), size)
-    return collect(target.target, history, size, learnt)
+    return collect(target.target, history, size, begun.learnt)
 
 
 def _begin(

@@ -11,12 +11,10 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.inference.checkpoint import Checkpoint
 from coset.inference.diagnostics import collect
-from coset.inference.sampling.chains import Keeping, Length, run
+from coset.inference.sampling.chains import Begun, Keeping, Length, Sampler, run
 from coset.inference.sampling.step_sizes import largest_curvature
-from coset.inference.sampling.targets import FullBatch, MiniBatch, require_finite, settle
-from coset.inference.training.members import member_seeds, starting_points
+from coset.inference.sampling.targets import FullBatch, MiniBatch, require_finite
 from coset.posterior.families import Samples
 from coset.vocabulary import Progress, Weights
 
@@ -114,7 +112,7 @@ class Step:
     temperature: float
 
 
-class StochasticSampler(Protocol):
+class StochasticSampler(Sampler, Protocol):
     """A sampler whose gradients come from batches."""
 
     @property
@@ -123,28 +121,8 @@ class StochasticSampler(Protocol):
         ...
 
     @property
-    def draws(self) -> int:
-        """States kept of each chain."""
-        ...
-
-    @property
-    def thinning(self) -> int:
-        """Steps from one kept state to the next."""
-        ...
-
-    @property
-    def chains(self) -> int:
-        """Chains run side by side."""
-        ...
-
-    @property
     def schedule(self) -> Cyclical | None:
         """How long chains run with cycles."""
-        ...
-
-    @property
-    def step_size(self) -> float | None:
-        """The step size; ``None``: chosen by the curvature."""
         ...
 
     @property
@@ -155,11 +133,6 @@ class StochasticSampler(Protocol):
     @property
     def batch_size(self) -> int:
         """Examples in a batch."""
-        ...
-
-    @property
-    def checkpoint(self) -> Checkpoint | None:
-        """Where the run is written down."""
         ...
 
     def choose_step(self, curvature: float, batch: float) -> float:
@@ -246,26 +219,23 @@ def sample(
 
     Dropout is off; batch norm works on batches, and its running statistics go with the draws.
     """
-    problem, learnt = settle(problem, generator)
-    seeds = member_seeds(sampler.chains, generator)
-    chains = starting_points(problem, start, seeds)
-    batches = MiniBatch.of(problem, chains, sampler.batch_size, seeds[0])
-    positions, buffers = (part.detach().clone() for part in batches.target.split(chains))
+    begun = Begun.of(sampler, problem, start, generator)
+    batches = MiniBatch.of(begun.problem, begun.stack, sampler.batch_size, begun.seeds[0])
+    positions, buffers = (part.detach().clone() for part in batches.target.split(begun.stack))
     keeping: Keeping = sampler.schedule or length_of(sampler)
-    kernel = _Bound(sampler, batches, FullBatch.of(problem, chains), keeping)
+    kernel = _Bound(sampler, batches, FullBatch.of(begun.problem, begun.stack), keeping)
     none = torch.zeros((), dtype=torch.float64)
     state = StochasticState(positions, buffers, torch.zeros_like(positions), none)
-    facts = {"kind": "chains", "method": repr(sampler), "parameters": positions.shape[1]}
     history = run(
         kernel,
         state,
         keeping,
         generator=generator,
-        facts=facts,
+        facts=begun.facts(sampler, generator),
         checkpoint=sampler.checkpoint,
         progress=progress,
     )
-    return collect(batches.target, history, kernel.sizes(history.state, 0).size, learnt)
+    return collect(batches.target, history, kernel.sizes(history.state, 0).size, begun.learnt)
 
 
 def length_of(sampler: StochasticSampler) -> Length:

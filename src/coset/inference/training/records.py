@@ -4,19 +4,16 @@ One file a run, ``state.safetensors``, is replaced whole: a run that is killed a
 its last complete record behind.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from coset.bayes.batches import Batches, InMemory
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.inference.checkpoint import Checkpoint
+from coset.inference.checkpoint import Checkpoint, data_fact, facts_of, require_same
 from coset.inference.training.recipe import Recipe
 from coset.posterior.records import describe, restore
 from coset.store import load_record, save_record
@@ -57,14 +54,7 @@ class Record:
         if not self._path.exists():
             return None
         tensors, known = load_record(self._path)
-        foreign = [name for name, value in self.facts.items() if known.get(name) != value]
-        if foreign:
-            theirs, ours = known.get(foreign[0]), self.facts[foreign[0]]
-            raise CosetError(
-                f"got {self._path}, the record of a run with {foreign[0]} {theirs!r:.120}",
-                f"needed {ours!r:.120}",
-                "give another folder, or the settings, the data and the seed of that run",
-            )
+        require_same(self._path, known, self.facts)
         # copies: what was read from a file lies in memory as it comes, and sums depend on that
         found: Mapping[str, Any] = restore(
             known["state"], {name: tensor.clone().to(device) for name, tensor in tensors.items()}
@@ -92,12 +82,9 @@ def record_of(
         "kind": kind,
         "form": _FORM,
         "recipe": repr(replace(recipe, validation=None)),
-        "likelihood": repr(problem.likelihood),
-        "prior": repr(problem.prior),
         "seeds": [int(seed) for seed in seeds],
-        "first weights": _digest(starts),
-        "data": _data(problem.train),
-        "validation data": None if held_out is None else _data(held_out),
+        **facts_of(problem, starts),
+        "validation data": None if held_out is None else data_fact(held_out),
     }
     return Record(checkpoint, facts)
 
@@ -121,20 +108,3 @@ def refuse_two_checkpoints(method: str, base: object) -> None:
             "needed one place that holds the whole run",
             f"give the checkpoint to {method}",
         )
-
-
-def _data(batches: Batches) -> str:
-    """Size and content of tensors; of a data set, which may draw at random, only the size."""
-    content = ""
-    if isinstance(batches, InMemory):
-        content = _digest({"inputs": batches.inputs, "targets": batches.targets})
-    return f"{batches.size} examples {content}".strip()
-
-
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(tensor.view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
