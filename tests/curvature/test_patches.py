@@ -33,7 +33,11 @@ def test_patches_are_what_unfold_reads():
     inputs = torch.randn(2, 4, 6, 5)
     found = patches(inputs, (3, 2), 1, padding=1, stride=2)
     expected = functional.unfold(inputs, (3, 2), padding=1, stride=2).mT
-    torch.testing.assert_close(found[:, 0], expected)
+    by_pixel = expected.unflatten(-1, (4, 6)).mT.flatten(-2)  # unfold goes channel by channel
+    torch.testing.assert_close(found[:, 0], by_pixel)
+    torch.testing.assert_close(
+        patches(channels_last(inputs), (3, 2), 1, padding=1, stride=2), found
+    )
 
 
 def test_groups_read_their_own_channels():

@@ -29,7 +29,8 @@ from coset import (
     fit,
 )
 from coset.curvature.measure import UNCUT, Cuts
-from coset.linalg import inverse, shift
+from coset.inference.updating import add_data
+from coset.linalg import Dense, inverse, shift
 from coset.posterior import output_moments
 from coset.posterior.linearised import predict_from_moments
 
@@ -81,6 +82,49 @@ def test_one_precision_a_row(name, generator):
     jacobian = brute_jacobian(problem.network, problem.network.layout, inputs)
     matrix = posterior.covariance.matmat(torch.eye(problem.network.layout.size))
     torch.testing.assert_close(found, jacobian @ matrix @ jacobian.mT)
+
+
+@pytest.mark.parametrize("size", [3, 12])  # fewer positions than columns, and more
+@pytest.mark.parametrize("entries", [1, 1 << 19])
+@pytest.mark.parametrize("rows", [False, True])
+def test_positions_and_chunks(size, entries, rows, generator, monkeypatch):
+    monkeypatch.setattr("coset.curvature.correction._CACHE", entries)
+    monkeypatch.setattr(output_moments, "_KEPT", 1 if entries == 1 else 1 << 26)
+    module = nn.Sequential(
+        nn.Conv2d(3, 5, 3, padding=1), nn.ReLU(), nn.Conv2d(5, 4, 3, padding=1, bias=False),
+        nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3),
+    )  # fmt: skip
+    inputs = torch.randn(10, 3, size, size)
+    problem = problem_of(module, inputs)
+    posterior = posterior_of(
+        problem, KFAC(), rows, Cuts(rows=frozenset({"0.weight"} if rows else ()))
+    )
+    found = RULE(posterior, problem.network, Categorical(), inputs, generator=generator).covariance
+    jacobian = brute_jacobian(problem.network, problem.network.layout, inputs)
+    matrix = posterior.covariance.matmat(torch.eye(problem.network.layout.size))
+    torch.testing.assert_close(found, jacobian @ matrix @ jacobian.mT)
+
+
+def test_blocks_in_another_order_are_read_as_what_they_are(generator):
+    """A record of an older version: weights of a convolution channel by channel."""
+    module, inputs = build("convolutions", 6)
+    problem = problem_of(module, inputs)
+    posterior = posterior_of(problem, KFAC())
+    covariance = posterior.covariance
+    first = covariance.blocks[0]
+    mixed = torch.randperm(first.table.numel())
+    matrix = first.matmat(torch.eye(first.table.numel()))[mixed][:, mixed]
+    order = covariance.order.clone()
+    order[: len(mixed)] = order[: len(mixed)][mixed]
+    other = replace(covariance, blocks=(Dense(matrix), *covariance.blocks[1:]), order=order)
+    expected = RULE(posterior, problem.network, Categorical(), inputs, generator=generator)
+    found = RULE(
+        replace(posterior, covariance=other), problem.network, Categorical(), inputs,
+        generator=generator,
+    )  # fmt: skip
+    torch.testing.assert_close(found.covariance, expected.covariance)
+    with pytest.raises(CosetError, match="another order"):
+        add_data(replace(posterior, covariance=other), problem, mean="kept")
 
 
 def test_blocks_that_keep_the_bias_apart(generator):
@@ -180,6 +224,7 @@ PIXELS = {
 def test_pixels(kind, recipe, entries, generator, monkeypatch):
     """Each pixel is an output of its own, in chunks of any size."""
     monkeypatch.setattr(output_moments, "_ENTRIES", entries)
+    monkeypatch.setattr(output_moments, "_KEPT", entries)
     likelihood, channels = PIXELS[kind]
     module, inputs = pictures(channels)
     problem = problem_of(module, inputs, likelihood)

@@ -3,7 +3,7 @@
 All columns of the output Hessian go through a layer together, a few examples at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -25,6 +25,9 @@ _CACHED = 1 << 28
 
 _SIDE_BY_SIDE = 32
 """Columns whose gradients the correction multiplies together."""
+
+_CACHE = 1 << 19
+"""Entries of a product that is used again at once."""
 
 
 def correct(
@@ -118,14 +121,34 @@ def turned_squares(
     tensor([[[72.]]])
     """
     right = pairs[0][1]
-    if any(pair[1] is not right for pair in pairs):
+    if not same_right(pairs):
         return torch.stack(
             [squares((_along(u, left_basis), _along(v, right_basis))) for u, v in pairs]
         ).sum(0)
     if right.shape[2] == 1:
         total = torch.stack([_along(u, left_basis).square() for u, _ in pairs]).sum(0)
         return torch.einsum("nbro,nbri->boi", total, _along(right, right_basis).square())
-    return turned_products(pairs, left_basis, right_basis).square_().sum((0, 2))
+    total = right.new_zeros(len(left_basis), left_basis.shape[-1], right_basis.shape[-1])
+    for some in in_cache(pairs):
+        total += turned_products(some, left_basis, right_basis).square_().sum((0, 2))
+    return total
+
+
+def same_right(pairs: Sequence[Pair]) -> bool:
+    """Whether all columns have the same ``v``."""
+    return all(pair[1] is pairs[0][1] for pair in pairs)
+
+
+def in_cache(pairs: Sequence[Pair], least: int = 1) -> Iterator[list[Pair]]:
+    """As many examples at a time as keep the outer products of all columns near the processor."""
+    left, right = pairs[0]
+    outer = left.shape[1] * left.shape[3] * right.shape[3]
+    each = max(len(pairs) * outer, len(pairs) * left[0].numel(), right[0].numel())
+    step = max(least, _CACHE // each)
+    for start in range(0, len(left), step):
+        here = slice(start, start + step)
+        shared = right[here]
+        yield [(u[here], shared if v is right else v[here]) for u, v in pairs]
 
 
 def turned_products(

@@ -117,7 +117,7 @@ def transposed(
                 (names[0],),
                 lambda gradient: left,
                 right,
-                lambda tensors: tensors[0].reshape(groups, rows, -1),
+                lambda tensors: _channels_behind(tensors[0]).reshape(groups, rows, -1),
             )
         )
     if names[1] is not None:
@@ -191,13 +191,20 @@ def _affine(
                 (weight, bias) if both and bias is not None else (weight,),
                 gradient,
                 lambda g: right(),
-                lambda tensors: torch.cat([t.reshape(*shape, -1) for t in tensors], dim=-1),
+                lambda tensors: torch.cat(
+                    [_channels_behind(t).reshape(*shape, -1) for t in tensors], dim=-1
+                ),
                 moment,
             )
         )
     if bias is not None and (weight is None or not joint):
         found.append(_constant(bias, gradient, shape))
     return found
+
+
+def _channels_behind(weight: Tensor) -> Tensor:
+    """The weights of a convolution in the order of its patches: pixel by pixel."""
+    return weight.movedim(1, -1) if weight.dim() > 2 else weight
 
 
 def _constant(

@@ -187,6 +187,19 @@ def order_of(blocks: list[Block]) -> Int[Tensor, " p"]:
     return torch.cat([block.entries.flatten() for block in blocks])
 
 
+def has_order(
+    recorded: Recorded, layout: Layout, layers: Sequence[tuple[str, ...]], order: Tensor
+) -> bool:
+    """Whether blocks for these layers, in this order of their entries, are those of a run.
+
+    An operator that an older version wrote may list the weights of a convolution otherwise.
+    """
+    blocks = {block.names: block for block in blocks_of(recorded, layout)}
+    return set(layers) == set(blocks) and torch.equal(
+        order_of([blocks[names] for names in layers]), order.cpu()
+    )
+
+
 def gradient_rows(
     network: Network,
     weights: Weights,

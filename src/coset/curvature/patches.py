@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import prod
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
@@ -68,11 +68,13 @@ def patches(
     padding: Sizes | str = 0,
     dilation: Sizes = 1,
 ) -> Float[Tensor, "n b positions ck"]:
-    """What a convolution reads at each position, group by group.
+    """What a convolution reads at each position, group by group, pixel by pixel of the kernel.
+
+    The channels of a pixel are neighbours: where they lie so in memory, whole rows are copied.
 
     >>> patches(torch.arange(6.0).reshape(1, 2, 3), (2,), 1)[0, 0]
-    tensor([[0., 1., 3., 4.],
-            [1., 2., 4., 5.]])
+    tensor([[0., 3., 1., 4.],
+            [1., 4., 2., 5.]])
     """
     axes = len(kernel)
     strides, dilations = per_axis(stride, axes), per_axis(dilation, axes)
@@ -81,17 +83,18 @@ def patches(
         (size - d * (k - 1) - 1) // s + 1
         for size, k, s, d in zip(padded.shape[2:], kernel, strides, dilations, strict=True)
     ]
-    steps = padded.stride()
+    steps, width = padded.stride(), inputs.shape[1] // groups
     view = padded.as_strided(
-        (*padded.shape[:2], *outer, *kernel),
+        (len(padded), groups, *outer, *kernel, width),
         (
-            *steps[:2],
+            steps[0],
+            width * steps[1],
             *(step * s for step, s in zip(steps[2:], strides, strict=True)),
             *(step * d for step, d in zip(steps[2:], dilations, strict=True)),
+            steps[1],
         ),
     )
-    split: Tensor = view.unflatten(1, (groups, -1)).movedim(2, 2 + axes)  # n b outer c kernel
-    return split.flatten(2, 1 + axes).flatten(3)
+    return view.reshape(len(padded), groups, prod(outer), -1)
 
 
 def _padded(
@@ -148,11 +151,10 @@ def second_moment(
                 entry = table[a - 1, :, b - 1] - product(a - 1, b - 1, 0, step)
                 entry += product(a - 1, b - 1, count, count + step)
             table[a, :, b], table[b, :, a] = entry, entry.mT
-    order = _kernel_order(inputs.shape[1], kernel).to(rows.device)
-    found = table.reshape(height * size, -1)[order][:, order]
+    found = table.reshape(height * size, -1)
     if ones:
         means = torch.stack([rows[a * step : a * step + count].sum((0, 1)) for a in range(height)])
-        column = means.flatten()[order].unsqueeze(1)
+        column = means.reshape(-1, 1)
         total = found.new_full((1, 1), count * rows.shape[1])
         found = torch.cat([torch.cat([found, column], 1), torch.cat([column.mT, total], 1)])
     return found.unsqueeze(0)
@@ -180,12 +182,6 @@ def _rows(
         ),
     )
     return view.reshape(len(moved), -1, prod(kernel[1:]) * channels)
-
-
-def _kernel_order(channels: int, kernel: Sequence[int]) -> Int[Tensor, " i"]:
-    """Where the entry of each weight lies when the channels come last."""
-    index = torch.arange(channels * prod(kernel)).reshape(*kernel, channels)
-    return index.movedim(-1, 0).flatten()
 
 
 def with_ones(columns: Float[Tensor, "*lead i"]) -> Float[Tensor, "*lead i"]:

@@ -1,5 +1,6 @@
 """What we know of the functions that read weights: each as a list of linear maps."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from coset.curvature import maps
+from coset.curvature.attention import attend
 from coset.curvature.patches import channels_last
 from coset.curvature.watch import Reader, Watch
 from coset.errors import CosetError
@@ -196,6 +198,31 @@ def _embedding(
     return watch.note(function(input, weight, padding_idx), found)
 
 
+def _attention(watch: Watch, function: Any, *args: Any, **named: Any) -> Any:
+    """Self-attention with packed projections; others are foreign."""
+    given = inspect.signature(function).bind(*args, **named)
+    given.apply_defaults()
+    a = given.arguments
+    itself = a["query"] is a["key"] and a["key"] is a["value"] and a["query"].dim() == 3
+    odd = ("use_separate_proj_weight", "add_zero_attn")
+    extra = ("bias_k", "bias_v", "static_k", "static_v")
+    random = a["training"] and a["dropout_p"] > 0
+    if not itself or random or any(a[k] for k in odd) or any(a[k] is not None for k in extra):
+        return None
+    found = attend(
+        lambda rows, weight, bias: _linear(watch, functional.linear, rows, weight, bias),
+        a["query"],
+        a["num_heads"],
+        (a["in_proj_weight"], a["in_proj_bias"]),
+        (a["out_proj_weight"], a["out_proj_bias"]),
+        (a["attn_mask"], a["key_padding_mask"]),
+    )
+    if found is None or not a["need_weights"]:
+        return found and (found[0], None)
+    outputs, shares = found
+    return outputs, shares.mean(1) if a["average_attn_weights"] else shares
+
+
 READERS: Mapping[Any, Reader] = {
     functional.linear: _linear,
     torch.conv1d: _convolution,
@@ -210,5 +237,6 @@ READERS: Mapping[Any, Reader] = {
     functional.layer_norm: _layer_norm,
     functional.rms_norm: _rms_norm,
     functional.embedding: _embedding,
+    functional.multi_head_attention_forward: _attention,
 }
 """What we know of functions that read weights; any other is foreign."""

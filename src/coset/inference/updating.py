@@ -15,7 +15,7 @@ from torch import Tensor
 from coset.bayes.problem import Problem
 from coset.curvature.capture import Recorded
 from coset.curvature.maps import outer
-from coset.curvature.measure import recordings, squares
+from coset.curvature.measure import has_order, recordings, squares
 from coset.curvature.structures import DiagonalOnly, Full, weighted_rows
 from coset.curvature.tangent import Point, Tangent, tangent_of
 from coset.errors import CosetError
@@ -186,6 +186,12 @@ def _added_blocks(
     blocks = dict(zip(posterior.layers, precision.blocks, strict=True))
     separate = frozenset(names[0] for names in posterior.layers if len(names) == 1)
     for recorded, columns in recordings(problem, weights, posterior.layout, outputs, separate):
+        if not has_order(recorded, posterior.layout, posterior.layers, precision.order):
+            raise CosetError(
+                "got a posterior whose blocks list the weights in another order",
+                "needed one that this version fitted",
+                "fit it again",
+            )
         for column in columns:
             blocks = _with_column(blocks, recorded, column)
     return BlockDiagonal(tuple(blocks[names] for names in posterior.layers), precision.order)

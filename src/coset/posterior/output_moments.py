@@ -14,16 +14,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.curvature.capture import Recorded, record
-from coset.curvature.correction import turned_products
+from coset.curvature.correction import in_cache, same_right, turned_products
 from coset.curvature.maps import Pair, outer
-from coset.curvature.measure import blocks_of, gradient_rows, rows_by_example, unit_columns
+from coset.curvature.measure import (
+    blocks_of,
+    gradient_rows,
+    has_order,
+    rows_by_example,
+    unit_columns,
+)
 from coset.linalg import BlockDiagonal, Diagonal, Embedded, Kronecker, LinearOperator, RowBlocks
 from coset.posterior.chunks import count_rows, split_rows
 from coset.posterior.gaussian import Gaussian
 from coset.weights.network import Inputs, Network
 
 _ENTRIES = 1 << 23
-"""Entries of the largest tensor that is formed for a chunk of inputs."""
+"""Entries of a Jacobian that is formed for a chunk of inputs."""
+
+_KEPT = 1 << 26
+"""Entries of the gradients and inputs of all layers, where no Jacobian is formed."""
 
 _ROWS = 256
 """Inputs of a chunk at most."""
@@ -67,8 +76,7 @@ def output_moments(
         return posterior.output_moments(network, inputs)
     one = next(split_rows(inputs, 1))
     outputs = network.apply(posterior.centre(network), one)
-    largest = _columns(posterior, network, one) * outputs.shape[1]
-    rows = max(1, min(_ROWS, count_rows(inputs), _ENTRIES // max(1, largest)))
+    rows = min(_ROWS, count_rows(inputs), _rows_that_fit(posterior, network, one, outputs.shape[1]))
     step = _moments if outputs.dim() == 2 else _pixel_moments
     parts = [
         step(posterior, network, chunk, rows)
@@ -84,23 +92,19 @@ def needs_graph(inputs: Inputs) -> bool:
     return torch.is_grad_enabled() and any(part.requires_grad for part in parts)
 
 
-def _columns(posterior: Gaussian, network: Network, one: Inputs) -> int:
-    """Entries that are formed at a time for each output of an input."""
+def _rows_that_fit(posterior: Gaussian, network: Network, one: Inputs, outputs: int) -> int:
+    """Inputs of a chunk, by what is formed for each."""
     covariance, layout = posterior.covariance, posterior.layout
+    columns = layout.size
     if isinstance(covariance, Embedded):
-        return max(len(covariance.index), max(layout.sizes) // 8)
-    if needs_graph(one) or not isinstance(covariance, BlockDiagonal | Diagonal):
-        return layout.size
-    recorded = record(network, posterior.centre(network), layout, one)
-    if recorded.foreign:
-        return layout.size
-    pairs = recorded.pairs(torch.ones_like(recorded.outputs))
-    found = 1
-    for left, right in pairs.values():
-        shared = left.shape[2] > 1  # only then are outer products formed
-        block = left.shape[1] * left.shape[3] * right.shape[3] if shared else left[0].numel()
-        found = max(found, block, right[0].numel() // 4)
-    return found
+        columns = max(len(covariance.index), max(layout.sizes) // 8)
+    elif isinstance(covariance, BlockDiagonal | Diagonal) and not needs_graph(one):
+        recorded = record(network, posterior.centre(network), layout, one)
+        if not recorded.foreign:
+            pairs = recorded.pairs(torch.ones_like(recorded.outputs)).values()
+            kept = sum(outputs * left.numel() + right.numel() for left, right in pairs)
+            return max(1, _KEPT // max(1, kept))
+    return max(1, _ENTRIES // max(1, outputs * columns))
 
 
 def _moments(
@@ -181,7 +185,9 @@ def covariance_blocks(posterior: Gaussian, network: Network, inputs: Inputs) -> 
     if isinstance(covariance, BlockDiagonal) and posterior.layers:
         separate = frozenset(names[0] for names in posterior.layers if len(names) == 1)
         recorded = record(network, weights, layout, inputs, separate=separate)
-        return recorded, dict(zip(posterior.layers, covariance.blocks, strict=True))
+        if has_order(recorded, layout, posterior.layers, covariance.order):
+            return recorded, dict(zip(posterior.layers, covariance.blocks, strict=True))
+        return None
     if isinstance(covariance, Diagonal):
         recorded = record(network, weights, layout, inputs)
         if not recorded.foreign:
@@ -216,14 +222,39 @@ def block_covariance(pairs: Sequence[Pair], operator: BlockCovariance) -> Float[
     unshared = one_position(pairs)
     if unshared is not None:
         return _unshared(*unshared, operator)
-    gradients = turned_gradients(pairs, operator)
-    if isinstance(operator, RowBlocks):
-        columns = gradients.permute(2, 4, 0, 1, 3)  # b i n c o
-        spread = columns @ operator.middle.unsqueeze(2)
-        return torch.matmul(columns, spread.mT).sum((0, 1))
+    if isinstance(operator, RowBlocks):  # its matrices are read once for several examples
+        return torch.cat([_by_rows(some, operator) for some in in_cache(pairs, 8)])
+    return torch.cat([_shared(some, operator) for some in in_cache(pairs)])
+
+
+def _shared(pairs: Sequence[Pair], operator: BlockCovariance) -> Float[Tensor, "n c c"]:
+    """Several positions: the outer products of a few examples are formed."""
     assert isinstance(operator, Kronecker | Entries)
-    flat = (gradients * operator.table.sqrt()).flatten(2)
+    flat = turned_gradients(pairs, operator).mul_(operator.table.sqrt()).flatten(2)
     return torch.matmul(flat, flat.mT)
+
+
+def _by_rows(pairs: Sequence[Pair], operator: RowBlocks) -> Float[Tensor, "n c c"]:
+    """One matrix over the rows for each column, all examples and outputs together."""
+    columns = _columns(pairs, operator)  # n c b i o
+    together = columns.permute(2, 3, 0, 1, 4).flatten(2, 3).contiguous()  # b i nc o
+    spread = torch.matmul(together, operator.middle).unflatten(2, columns.shape[:2])
+    spread = spread.permute(2, 3, 0, 1, 4)
+    return torch.matmul(columns.flatten(2), spread.flatten(2).mT)
+
+
+def _columns(pairs: Sequence[Pair], operator: RowBlocks) -> Float[Tensor, "n c b i o"]:
+    """Gradients in the block's weights, column by column of the turned inputs."""
+    right = pairs[0][1]
+    if not same_right(pairs):
+        return turned_gradients(pairs, operator).mT
+    lefts = torch.cat([left for left, _ in pairs], dim=-1)  # n b r (c o)
+    before = right.shape[2] < lefts.shape[-1]
+    products = (_turned(right, operator, "right") if before else right).mT @ lefts
+    if not before:
+        products = torch.matmul(operator.right.mT, products)
+    split: Tensor = products.unflatten(-1, (len(pairs), -1))  # n b i c o
+    return split.permute(0, 3, 1, 2, 4)
 
 
 def one_position(
@@ -231,7 +262,7 @@ def one_position(
 ) -> tuple[Float[Tensor, "n c b o"], Float[Tensor, "n b i"]] | None:
     """Both sides of the outer products where each is one, with the same inputs for all outputs."""
     right = pairs[0][1]
-    if right.shape[2] > 1 or not all(pair[1] is right for pair in pairs):
+    if right.shape[2] > 1 or not same_right(pairs):
         return None
     return torch.stack([left[:, :, 0] for left, _ in pairs], 1), right[:, :, 0]
 
@@ -241,7 +272,7 @@ def turned_gradients(
 ) -> Float[Tensor, "n c b o i"]:
     """Gradients in the block's weights, in the operator's own basis."""
     right = pairs[0][1]
-    if all(pair[1] is right for pair in pairs):
+    if same_right(pairs):
         if isinstance(operator, Kronecker):
             return turned_products(pairs, operator.left, operator.right).transpose(1, 2)
         # turn the inputs once, and form the outer products of all outputs together
