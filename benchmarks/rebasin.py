@@ -161,7 +161,7 @@ def timed(call: Callable[[], dict[str, Tensor]]) -> Callable[[], tuple[float, di
 
 
 def give_back() -> None:
-    """Returns free memory to the system, where it can be: else what was freed hides what is used."""
+    """Returns free memory to the system: else what was freed hides what is used."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
