@@ -25,6 +25,7 @@ from coset.linalg import (
     scale,
     shift,
 )
+from coset.posterior.row_evidence import row_effective, row_labels, row_logdet
 
 _SPAN = 1e8
 """How far a precision may lie above or below the mean curvature of its group."""
@@ -88,6 +89,10 @@ class Spectrum:
         for table in self.tables:
             total = total + torch.log1p(table.values / table.gather(precision)).sum()
         for operator, labels in self.rest:
+            rows = row_labels(operator, labels)
+            if rows is not None and isinstance(operator, Kronecker):
+                total = total + row_logdet(operator, precision[rows])
+                continue
             flat = precision[labels]
             total = total + logdet(shift(operator, flat)) - flat.log().sum()
         return total / 2
@@ -107,6 +112,11 @@ class Spectrum:
             table.spread_squares(kept, slope)
         slope -= gamma  # Σ k² - Σ k, before what is not given by eigenvalues is added
         for operator, labels in self.rest:
+            rows = row_labels(operator, labels)
+            if rows is not None and isinstance(operator, Kronecker):
+                found = row_effective(operator, precision[rows])
+                gamma.index_add_(0, rows.flatten(), found.flatten())
+                continue
             flat = precision[labels]
             gamma.index_add_(0, labels, 1 - flat * diagonal(inverse(shift(operator, flat))))
         return gamma, slope
