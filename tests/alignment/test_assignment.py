@@ -34,3 +34,14 @@ def test_shifting_a_column_changes_nothing():
     shifted = gains + 10 * random.normal(size=12)
     home = np.arange(12)
     assert (best_permutation(gains, home) == best_permutation(shifted, home)).all()
+
+
+@pytest.mark.parametrize("most", [0.0, 1.0])
+def test_prices_change_no_value(most, monkeypatch):
+    """Reduced or not, what scipy is given leads to the same."""
+    monkeypatch.setattr("coset.alignment.assignment._MOST", most)
+    random = np.random.default_rng(2)
+    for planted in (0.0, 2.0):
+        gains = random.normal(size=(30, 30)) + planted * np.eye(30)
+        rows, columns = linear_sum_assignment(gains, maximize=True)
+        assert (best_permutation(gains, rows) == columns).all()

@@ -97,6 +97,15 @@ def test_a_stream_gives_what_a_stack_gives(zoo):
     assert source.reads <= (rounds + 1) * 2 * len(members) + 1
 
 
+def test_what_is_given_is_not_written_to(zoo):
+    group, _, members = zoo
+    given = stack(members)
+    result = match_many(group, given)
+    torch.testing.assert_close(result.weights, group.act(result.element, given))
+    for k, member in enumerate(members):
+        assert all(torch.equal(given[name][k], tensor) for name, tensor in member.items())
+
+
 def test_one_network_stays_where_it_is(zoo):
     group, _, members = zoo
     result = match_many(group, stack(members[:1]))

@@ -269,3 +269,19 @@ def test_nothing_is_changed_in_place(generator):
     copies = stack([a, b])
     match(group, b, to=a)
     assert all(torch.equal(copies[n][0], a[n]) and torch.equal(copies[n][1], b[n]) for n in a)
+
+
+def test_types_may_differ(generator):
+    """Double precision against single: compared in double, returned as given."""
+    net = network(3, 40, 40, 2)
+    group = group_of(net, 3)
+    own = weights_of(net)
+    moved = group.act(permutations_only(group, group.sample(generator=generator)), own)
+    single = {name: tensor.float() for name, tensor in moved.items()}
+    result = match(group, single, to=own)
+    assert all(tensor.dtype == torch.float32 for tensor in result.weights.values())
+    for name, tensor in own.items():
+        torch.testing.assert_close(result.weights[name].double(), tensor, rtol=1e-6, atol=1e-7)
+    bad = {**single, "0.bias": single["0.bias"] * torch.nan}
+    with pytest.raises(CosetError, match=r"to move with 40 numbers in '0\.bias'"):
+        match(group, bad, to=own)

@@ -91,3 +91,34 @@ def test_it_goes_on_from_an_element(problem, generator):
 def test_other_factors_are_left_to_the_general_ascent(name):
     (case,) = (case for case in CASES if case.name == name)
     assert axes_of(discover(case.factory(), case.example())) is None
+
+
+def test_what_was_handed_out_is_not_written_to(problem):
+    group, a, b = problem
+    ascent = PlainAscent(group, axes_of(group), a, b, group.identity())
+    ascent.sweep(list(ascent.plans), most=100)
+    given = {name: tensor.clone() for name, tensor in b.items()}
+    first = ascent.aligned
+    kept = {name: tensor.clone() for name, tensor in first.items()}
+    for name in ascent.plans:
+        order = torch.arange(len(ascent.permutations[name]))
+        order[:2] = torch.tensor([1, 0])
+        ascent.reorder(name, order)
+    torch.testing.assert_close(group.act(ascent.element, b), ascent.aligned)
+    for name, tensor in kept.items():
+        assert torch.equal(first[name], tensor)
+        assert torch.equal(b[name], given[name])
+
+
+def test_factors_that_are_settled_are_not_solved_again():
+    """After an anchored start only the streams, solved from a part of their terms, are left."""
+    net = residual()
+    group = group_of(net, 2, 8, 8)
+    own = random_weights(weights_of(net), torch.Generator().manual_seed(0))
+    ascent = PlainAscent(group, axes_of(group), own, own, group.identity())
+    ascent.anchored_start()
+    ascent.sweep(list(ascent.plans), most=100)
+    axes = ascent.axes
+    partial = [name for name, terms in axes.anchored if len(terms) < len(axes.terms[name])]
+    assert 0 < len(partial) < len(axes.terms)
+    assert ascent.solves == len(axes.terms) + len(partial)
