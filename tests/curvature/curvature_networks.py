@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from coset import Categorical, GaussianPrior, Problem, functionalise
 from coset.bayes import as_batches
@@ -54,6 +55,22 @@ class Scaled(nn.Module):
 
     def forward(self, x):
         return self.first(x) * self.gain
+
+
+class Looking(nn.Module):
+    """The attention of torch, places in order and one of them never looked at."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        later = torch.ones(5, 5, dtype=torch.bool).triu(1)
+        unseen = torch.zeros(x.shape[:2], dtype=torch.bool)
+        unseen[:, 1] = True
+        found, shares = self.inner(x, x, x, attn_mask=later, key_padding_mask=unseen)
+        return self.head((found + shares @ x).mean(1))
 
 
 def _conv():
@@ -111,6 +128,13 @@ NETWORKS = {
         lambda n: torch.randint(0, 7, (n, 5)),
     ),
     "attention": (Attention, lambda n: torch.randn(n, 5, 4)),
+    "torch attention": (Looking, lambda n: torch.randn(n, 5, 4)),
+    "encoder layer": (
+        lambda: nn.Sequential(
+            nn.TransformerEncoderLayer(4, 2, 6, batch_first=True), nn.Flatten(), nn.Linear(20, 2)
+        ),
+        lambda n: torch.randn(n, 5, 4),
+    ),
     "twice": (Twice, lambda n: torch.randn(n, 4)),
     "tied": (Tied, lambda n: torch.randint(0, 7, (n, 5))),
 }
@@ -132,7 +156,8 @@ def brute_jacobian(network, layout, inputs):
     def apply(given):
         return network.apply({**network.weights, **given}, inputs)
 
-    found = torch.func.jacrev(apply)(layout.restrict(network.weights))
+    with sdpa_kernel(SDPBackend.MATH):  # fused attention has no rule for this
+        found = torch.func.jacrev(apply)(layout.restrict(network.weights))
     lead = next(iter(found.values())).shape[:2]
     return torch.cat([found[name].reshape(*lead, -1) for name in layout.names], dim=-1)
 
