@@ -10,6 +10,7 @@ from itertools import islice
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.linalg import vecdot
 
 from coset.bayes.problem import Problem
 from coset.curvature.capture import Recorded, pair_of, record
@@ -164,6 +165,11 @@ def turned_products(
     """
     right = pairs[0][1]
     positions, rows = right.shape[2], left_basis.shape[-1]
+    if rows == 1 and len(left_basis) > 1:  # channels of a norm: sums along the positions
+        lines = [left.squeeze(-1) for left, _ in pairs]
+        columns = right.unbind(-1)
+        sums = [torch.stack([vecdot(line, v) for v in columns], dim=-1) for line in lines]
+        return (_along(torch.stack(sums, dim=2), right_basis) * left_basis).unsqueeze(3)
     lefts = torch.cat([u for u, _ in pairs], dim=-1)  # n b r (c o)
     before = positions < lefts.shape[-1], positions < right.shape[-1]
     if before[1]:

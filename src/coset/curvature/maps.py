@@ -126,25 +126,33 @@ def transposed(
 
 
 def normalised(
-    names: tuple[str | None, str | None], standard: Tensor, channel: Callable[[Tensor], Tensor]
+    names: tuple[str | None, str | None],
+    standard: Callable[[], Tensor],
+    channel: Callable[[Tensor], Tensor],
 ) -> list[LinearMap]:
     """``y = γ x̂ + β`` for each channel: one block of two weights a channel.
 
     Args:
         names: Of ``γ`` and ``β``.
-        standard: The standardised inputs ``x̂``.
+        standard: Gives the standardised inputs ``x̂``.
         channel: Brings a tensor to the axes ``n channels positions``.
     """
     kept = tuple(name for name in names if name is not None)
-    columns = channel(standard).unsqueeze(-1)
-    ones = torch.ones_like(columns)
-    parts = [part for name, part in zip(names, (columns, ones), strict=True) if name is not None]
-    right = torch.cat(parts, dim=-1)
+    found: dict[str, Tensor] = {}
+
+    def right(gradient: Tensor) -> Tensor:  # the same for every output, so computed once
+        if "rows" not in found:
+            columns = channel(standard()).mT  # channels behind, as convolutions have them
+            ones = torch.ones_like(columns)
+            parts = [p for n, p in zip(names, (columns, ones), strict=True) if n is not None]
+            found["rows"] = torch.stack(parts, dim=2).permute(0, 3, 1, 2)
+        return found["rows"]
+
     return [
         LinearMap(
             kept,
             lambda gradient: channel(gradient).unsqueeze(-1),
-            lambda gradient: right,
+            right,
             lambda tensors: torch.stack([t.flatten() for t in tensors], dim=-1).unsqueeze(1),
         )
     ]
