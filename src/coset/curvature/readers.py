@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from coset.curvature import maps
 from coset.curvature.attention import attend
+from coset.curvature.maps import convolution, embedding, linear, normalised, transposed
 from coset.curvature.patches import channels_last
 from coset.curvature.watch import Reader, Watch
 from coset.errors import CosetError
@@ -21,7 +21,7 @@ def _linear(
     if not watch.fits(input):
         return None
     names = watch.name_of(weight), watch.name_of(bias)
-    found = maps.linear(names, input.detach(), weight, joint=watch.joint(names))
+    found = linear(names, input.detach(), weight, joint=watch.joint(names))
     return watch.note(function(input, weight, bias), found)
 
 
@@ -40,7 +40,7 @@ def _convolution(
         return None
     names = watch.name_of(weight), watch.name_of(bias)
     input = channels_last(input)
-    found = maps.convolution(
+    found = convolution(
         names,
         input.detach(),
         weight,
@@ -69,7 +69,7 @@ def _transposed(
         return None
     names = watch.name_of(weight), watch.name_of(bias)
     geometry = {"stride": stride, "padding": padding, "dilation": dilation}
-    found = maps.transposed(names, input.detach(), weight, groups, **geometry)
+    found = transposed(names, input.detach(), weight, groups, **geometry)
     outputs = function(input, weight, bias, stride, padding, output_padding, groups, dilation)
     return watch.note(outputs, found)
 
@@ -92,7 +92,8 @@ def _batch_norm(
             "needed statistics that do not depend on the other examples of the batch",
             "call module.eval(), or use track_running_stats=True",
         )
-    assert running_mean is not None and running_var is not None
+    assert running_mean is not None
+    assert running_var is not None
     if not watch.fits(input):
         return None
     shape = (-1, *[1] * (input.dim() - 2))
@@ -101,7 +102,7 @@ def _batch_norm(
     offset = -centre * scale if bias is None else bias.reshape(shape) - centre * scale
     plain = input.detach()
     names = watch.name_of(weight), watch.name_of(bias)
-    found = maps.normalised(names, lambda: (plain - centre) * size, _channels)
+    found = normalised(names, lambda: (plain - centre) * size, _channels)
     # one product forwards and one backwards, in place of five
     return watch.note(torch.addcmul(offset, input, scale), found)
 
@@ -144,7 +145,7 @@ def _norm(
     outputs = outputs if bias is None else outputs + bias.reshape(shape)
     names = watch.name_of(weight), watch.name_of(bias)
     plain = standard.detach()
-    return watch.note(outputs, maps.normalised(names, lambda: plain, _channels))
+    return watch.note(outputs, normalised(names, lambda: plain, _channels))
 
 
 def _channels(x: Tensor) -> Tensor:
@@ -174,7 +175,7 @@ def _layer_norm(
         return x.flatten(x.dim() - axes).reshape(len(x), -1, x[0].numel() // _rows(x, axes)).mT
 
     plain = standard.detach()
-    return watch.note(outputs, maps.normalised(names, lambda: plain, channel))
+    return watch.note(outputs, normalised(names, lambda: plain, channel))
 
 
 def _rows(x: Tensor, axes: int) -> int:
@@ -210,7 +211,7 @@ def _embedding(
     name = watch.name_of(weight)
     if name is None or not watch.fits(input) or max_norm is not None:
         return None
-    found = maps.embedding(name, input, weight, padding_idx)
+    found = embedding(name, input, weight, padding_idx)
     return watch.note(function(input, weight, padding_idx), found)
 
 
