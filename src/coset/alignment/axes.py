@@ -100,6 +100,11 @@ class Axes:
         return {name: tuple(places) for name, places in found.items()}
 
     @cached_property
+    def most(self) -> int:
+        """The most terms that compare one tensor."""
+        return max(map(len, self.compared.values()), default=1)
+
+    @cached_property
     def touched(self) -> Mapping[str, tuple[Touched, ...]]:
         """For each factor the tensors compared that it moves."""
         return {

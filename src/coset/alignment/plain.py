@@ -20,7 +20,7 @@ from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
 
 _LARGE = 2**14
-"""Numbers from which torch multiplies matrices faster than numpy."""
+"""Numbers from which torch multiplies and gathers faster than numpy."""
 
 Flips = NDArray[np.floating]
 """A sign for each place."""
@@ -95,8 +95,20 @@ class PlainAscent:
         return found
 
     def objective(self) -> float:
-        """``<to, aligned>`` over the tensors that are matched, to working precision."""
-        return sum(float(np.dot(to.ravel(), self._now[n].ravel())) for n, to in self._to.items())
+        """``<to, aligned>`` over the tensors that are matched, to working precision.
+
+        The diagonals of a factor's gains add up to what the tensors it moves are worth.  So once
+        all gains are known, only tensors that fewer factors move than others are multiplied.
+        """
+        known = all(len(taken) == len(self.axes.terms[n]) for n, taken in self._taken.items())
+        most, value = self.axes.most if known else 1, 0.0
+        for name, readers in self.axes.compared.items():
+            left = most - len(readers) * known
+            if left:
+                value += left * float(np.dot(self._to[name].ravel(), self._now[name].ravel()))
+        for totals in self._totals.values() if known else ():
+            value += sum(float(m.diagonal().sum(dtype=np.float64)) for m in totals.values())
+        return value / most
 
     # -- the ascent ------------------------------------------------------------------------------
 
@@ -186,7 +198,7 @@ class PlainAscent:
         for touched in self.axes.touched[name]:
             self._touch(touched, order, flips, changed)
         for sign, total in self._totals[name].items():
-            self._totals[name][sign] = total.take(order, 1)
+            self._totals[name][sign] = _take(total, order, 1)
             if sign in flips:
                 self._totals[name][sign] *= flips[sign]
         self._settled -= self.plans[name].neighbours - {name}
@@ -279,13 +291,19 @@ def _moved(
     places: Indices | None = None,
 ) -> Matrix:
     """A tensor with one axis in a new order and flipped, or some places of it."""
-    moved = array.take(order if places is None else order[places], axis.place)
+    moved = _take(array, order if places is None else order[places], axis.place)
     if axis.sign is not None and axis.sign in signs:
         flips = signs[axis.sign] if places is None else signs[axis.sign][places]
         shape = [1] * array.ndim
         shape[axis.place] = -1
         moved *= flips.reshape(shape)
     return moved
+
+
+def _take(array: Matrix, order: Indices, place: int) -> Matrix:
+    if array.size < _LARGE:
+        return array.take(order, place)
+    return torch.from_numpy(array).index_select(place, torch.from_numpy(order)).numpy()
 
 
 def _signs_of(gains: Matrix) -> Flips:
