@@ -8,6 +8,7 @@ for all.  Contestants that are not installed are left out.
 The whole process is tied to one core (or to as many as ``--cores`` says, torch with as many
 threads): jax 0.10 does not heed the flags by which XLA should use one thread, and two threads of
 its pool (see their processor time in ``/proc/self/task``) against one of torch are no comparison.
+Two cores are for an idle machine: on a busy one torch's threads wait for each other without end.
 
     python benchmarks/samplers.py [leapfrog] [effective] [sghmc] [--cores 2]
 """
