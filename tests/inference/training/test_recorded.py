@@ -1,7 +1,9 @@
 """Recorded training steps are the steps themselves."""
 
+import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -81,6 +83,17 @@ def test_gradients_are_those_of_what_was_recorded(way):
     assert program.__name__ == "replay"
 
 
+class Coin(nn.Module):
+    """Draws a number that torch does not know of."""
+
+    def __init__(self, toss):
+        super().__init__()
+        self.layer, self.toss = nn.Linear(4, 3), toss
+
+    def forward(self, x):
+        return self.layer(x) * self.toss()
+
+
 @pytest.mark.parametrize(
     ("build", "shape", "members", "steps", "expected"),
     [
@@ -90,8 +103,10 @@ def test_gradients_are_those_of_what_was_recorded(way):
         (lambda: perceptron(0.3), (4,), 3, 200, False),
         (convolutional, (1, 6, 6), 3, 200, False),
         (DataDependent, (4,), 3, 200, False),
+        (lambda: Coin(random.random), (4,), 3, 200, False),
+        (lambda: Coin(np.random.random), (4,), 3, 200, False),
     ],
-    ids=["long", "short", "alone", "dropout", "batch norm", "looks at its numbers"],
+    ids=["long", "short", "alone", "dropout", "batch norm", "looks at its numbers", "coin", "die"],
 )
 def test_only_what_changes_nothing_is_recorded(build, shape, members, steps, expected):
     problem = classification(build(), shape)

@@ -1,9 +1,11 @@
 """Training steps of a stack, recorded once and then replayed."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -89,9 +91,14 @@ def recorded(
 
 
 def _is_random(network: Network, inputs: Inputs) -> bool:
+    """Whether a step draws random numbers, of torch, of Python or of NumPy."""
     masks = torch.Generator()
+
+    def states() -> tuple[object, ...]:
+        of_torch = masks.get_state().tolist(), torch.get_rng_state().tolist()
+        return *of_torch, random.getstate(), repr(np.random.get_state(legacy=False)["state"])
+
     with torch.random.fork_rng(devices=[]), MemberDropout([masks]), torch.no_grad():
-        before = masks.get_state(), torch.get_rng_state()
+        before = states()
         network.apply_training(network.weights, inputs)
-        after = masks.get_state(), torch.get_rng_state()
-    return not all(map(torch.equal, before, after))
+        return before != states()
