@@ -103,8 +103,8 @@ class Coin(nn.Module):
         (lambda: perceptron(0.3), (4,), 3, 200, False),
         (convolutional, (1, 6, 6), 3, 200, False),
         (DataDependent, (4,), 3, 200, False),
-        (lambda: Coin(random.random), (4,), 3, 200, False),
-        (lambda: Coin(np.random.random), (4,), 3, 200, False),
+        (lambda: Coin(lambda: random.random()), (4,), 3, 200, False),
+        (lambda: Coin(lambda: np.random.random()), (4,), 3, 200, False),  # noqa: NPY002
     ],
     ids=["long", "short", "alone", "dropout", "batch norm", "looks at its numbers", "coin", "die"],
 )

@@ -96,7 +96,8 @@ def _is_random(network: Network, inputs: Inputs) -> bool:
 
     def states() -> tuple[object, ...]:
         of_torch = masks.get_state().tolist(), torch.get_rng_state().tolist()
-        return *of_torch, random.getstate(), repr(np.random.get_state(legacy=False)["state"])
+        of_numpy = np.random.get_state(legacy=False)  # noqa: NPY002  # what a network may still use
+        return *of_torch, random.getstate(), str(of_numpy)
 
     with torch.random.fork_rng(devices=[]), MemberDropout([masks]), torch.no_grad():
         before = states()
