@@ -10,7 +10,9 @@ from torch import Tensor
 
 from coset.bayes.batches import Data
 from coset.bayes.likelihood import GaussianNoise, HeteroscedasticGaussian, Likelihood
-from coset.curvature.measure import Curvature, Cuts, Measured
+from coset.curvature.kfac import KFAC
+from coset.curvature.measure import Curvature, Cuts, Measured, column_count
+from coset.curvature.sampled import MonteCarloFisher
 from coset.curvature.subspace import Span, approach
 from coset.curvature.tangent import Form, Mean, Point, Tangent
 from coset.errors import CosetError
@@ -20,6 +22,9 @@ from coset.posterior.evidence import Spectrum, best_precision, bounds, spectrum_
 
 _FIRST, _AGAIN = 8, 3
 """Directions in which a mode is sought at most: at first, and after a change of precisions."""
+
+_REFRESHED, _DRAWS = 3, 2
+"""Steps with new curvature at the mode, and its random columns in all of them but the last."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +145,9 @@ class Tuner:
         best: tuple[float, _State] | None = None
         for step in range(steps):
             state = self._with_mode(state)
-            if self.settings.hessian == "tangent" and step < 3:
-                state = self._refreshed(state)
+            rough = self._has_many_columns and step + 1 < min(_REFRESHED, steps)
+            if self.settings.hessian == "tangent" and step < _REFRESHED:
+                state = self._refreshed(state, rough=rough)
                 best = None
             value = self._log_evidence(state)
             if best is not None and value < best[0] - 1e-9 * abs(best[0]) and step + 1 < steps:
@@ -156,7 +162,7 @@ class Tuner:
             fresh = self._updated(state)
             change = self._change(state, fresh)
             state = fresh
-            if change < (1e-6 if self._exact else 1e-3):
+            if change < (1e-6 if self._exact else 1e-3) and not rough:
                 break
         state = self._with_mode(state)
         return self._result(state)
@@ -168,6 +174,13 @@ class Tuner:
             and isinstance(self.tangent.likelihood, GaussianNoise)
             and self.tangent.is_small
         )
+
+    @property
+    def _has_many_columns(self) -> bool:
+        """Whether random columns, until the last step, are a saving."""
+        if self.settings.hessian != "tangent" or not isinstance(self.curvature, KFAC):
+            return False
+        return column_count(self.tangent.likelihood, self.tangent.outputs[:1]) > 2 * _DRAWS
 
     def _steps(self) -> int:
         if self.settings.steps is not None:
@@ -247,14 +260,15 @@ class Tuner:
         flat = solve(self._system(state), target).squeeze(1).to(start.flat)
         return Point(flat, start.outputs)
 
-    def _refreshed(self, state: _State) -> _State:
-        """The curvature with the output Hessian at the mode."""
+    def _refreshed(self, state: _State, *, rough: bool) -> _State:
+        """The curvature with the output Hessian at the mode; from random columns where rough."""
         point = state.point
         if self.settings.mean != "tangent":
             model = self._model(state)
             point = model.find_mode(self._flat(state), self.form, tolerance=1e-3, steps=5)
         assert point is not None
-        measured = self.curvature.build(
+        recipe = MonteCarloFisher(self.curvature, draws=_DRAWS) if rough else self.curvature
+        measured = recipe.build(
             self.tangent.problem,
             self.tangent.weights,
             self.tangent.layout,

@@ -1,0 +1,53 @@
+"""Short ways of tuning, against the long ones."""
+
+import pytest
+import torch
+from torch import nn
+
+from coset import KFAC, Laplace, fit
+from coset.curvature.sampled import MonteCarloFisher
+
+pytestmark = pytest.mark.usefixtures("double")
+
+
+def problem(classes=8):
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, classes),
+    )  # fmt: skip
+    inputs = torch.randn(80, 1, 7, 7)
+    targets = (module(inputs) + 0.1 * torch.randn(80, classes)).argmax(1)
+    return module, (inputs, targets)
+
+
+def tuned(module, data):
+    report = fit(module, data, method=Laplace(KFAC())).posterior.report
+    return report.log_evidence, report.diagnostics["effective_weights"]
+
+
+def test_random_columns_on_the_way_end_at_the_exact_curvature(monkeypatch):
+    module, data = problem()
+    seen = []
+    build = MonteCarloFisher.build
+    monkeypatch.setattr(MonteCarloFisher, "build", lambda *a, **k: seen.append(1) or build(*a, **k))
+    short = tuned(module, data)
+    assert len(seen) == 2  # the third and last is exact
+    monkeypatch.setattr("coset.inference.precisions.tuning._DRAWS", 100)
+    long = tuned(module, data)
+    assert len(seen) == 2
+    assert short == pytest.approx(long, rel=0.02)
+
+
+def test_few_classes_have_no_random_columns(monkeypatch):
+    monkeypatch.setattr(MonteCarloFisher, "build", None)
+    tuned(*problem(classes=3))
+
+
+def test_a_mode_sought_in_a_span_tunes_as_newton_does(monkeypatch):
+    module, data = problem()
+    exact = tuned(module, data)
+    monkeypatch.setattr("coset.curvature.tangent._DIRECT", 0)
+    assert tuned(module, data) == pytest.approx(exact, rel=0.02)
+    monkeypatch.setattr("coset.curvature.jacobian.Jacobian.of.__kwdefaults__", {"kept": 0})
+    assert tuned(module, data) == pytest.approx(exact, rel=0.02)
