@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from coset.errors import CosetError
-from coset.inference.checkpoint import Checkpoint, refill, tensors_of
+from coset.inference.checkpoint import Checkpoint, refill, require_same, tensors_of
 from coset.linalg.iterative import Iterate
 from coset.store import load_record, save_record
 
@@ -93,15 +92,9 @@ class Record:
         """
         if self.checkpoint is None or not (Path(self.checkpoint.folder) / _FILE).exists():
             return pattern
-        tensors, known = load_record(Path(self.checkpoint.folder) / _FILE)
-        for name, value in self.facts.items():
-            found = known.get("facts", {}).get(name)
-            if found != value:
-                raise CosetError(
-                    f"got {self.checkpoint.folder}, the record of a fit with {name} {found!r:.120}",
-                    f"needed {value!r:.120}",
-                    "give another folder, or the settings, the data and the seed of that fit",
-                )
+        folder = Path(self.checkpoint.folder)
+        tensors, known = load_record(folder / _FILE)
+        require_same(folder, known.get("facts", {}), self.facts)
         state = refill(pattern, tensors)
         if not isinstance(state.work, Iterate):
             return state
