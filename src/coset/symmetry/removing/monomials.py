@@ -262,7 +262,8 @@ def _entrywise(
             index = torch.full(shape, nowhere)
             view = region(index, 0, site)
             places = torch.from_numpy(_places(site, range(len(site.view)), offsets[name]))
-            view.copy_(places.expand(view.shape))
+            # a single entry has no axis to expand along
+            view.copy_(places.expand(view.shape) if view.dim() else places.squeeze())
             touches.append(Touch(name, site.power, index.numpy()))
     return Term(tensor, tuple(touches))
 
