@@ -40,6 +40,7 @@ class Jacobian:
         problem: Network and data.
         weights: Where it is taken.
         layout: The weights of the columns.
+        room: Bytes of activations that may be kept from one product to the next.
     """
 
     shape: tuple[int, int]
@@ -47,12 +48,16 @@ class Jacobian:
     problem: Problem
     weights: Weights
     layout: Layout
+    room: int = _GRAPHS
 
     @staticmethod
     def of(
         problem: Problem, weights: Weights, layout: Layout, outputs: Tensor, *, kept: int = _KEPT
     ) -> "Jacobian":
-        """The Jacobian at ``weights``; ``outputs`` are those of all data."""
+        """The Jacobian at ``weights``; ``outputs`` are those of all data.
+
+        Without room for a matrix (``kept=0``) no activations are kept either.
+        """
         shape = (outputs.numel(), layout.size)
         matrix = None
         if shape[0] * shape[1] * outputs.element_size() <= kept:
@@ -63,7 +68,7 @@ class Jacobian:
                 for part in inputs.split(step)
             ]
             matrix = torch.cat(parts)
-        return Jacobian(shape, matrix, problem, weights, layout)
+        return Jacobian(shape, matrix, problem, weights, layout, _GRAPHS if kept else 0)
 
     def matmat(self, x: Float[Tensor, "p k"]) -> Float[Tensor, "nc k"]:
         """``J x``: how the outputs change with the weights."""
@@ -93,7 +98,7 @@ class Jacobian:
         if runs and sum(run.rows for run in runs) == self.problem.train.size:
             yield from runs
             return
-        room, number = _GRAPHS, 0
+        room, number = self.room, 0
         for inputs, _ in self.problem.train:
             each = self._line.row_bytes(inputs, 0) // 2
             for chunk in split(inputs, max(1, _PART // each)):
@@ -101,7 +106,7 @@ class Jacobian:
                 room -= size
                 if number < len(runs):
                     yield runs[number]
-                elif self._can_keep and room >= 0:
+                elif room >= 0 and self._can_keep:
                     runs.append(keep(self.problem.network, self.weights, self.layout, chunk))
                     yield runs[number]
                 else:
