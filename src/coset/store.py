@@ -76,7 +76,8 @@ def load_record(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors, known = parse_tensors(content), json.loads(facts)
         if not isinstance(known, dict):
             raise TypeError("the facts are not an object")
-        return tensors, known
+        # into memory of their own, aligned as a fit has it: else sums may round differently
+        return {name: tensor.clone() for name, tensor in tensors.items()}, known
     except (
         AttributeError,
         KeyError,

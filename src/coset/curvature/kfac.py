@@ -230,4 +230,5 @@ def _eigen(matrix: Float[Tensor, "b k k"]) -> tuple[Tensor, Float[Tensor, "b k"]
             "check the inputs and whether training diverged",
         )
     values, vectors = torch.linalg.eigh(matrix)
-    return vectors, values.clamp_min(0)
+    # by rows, as a file holds them: products of the two layouts round differently
+    return vectors.contiguous(), values.clamp_min(0)

@@ -262,7 +262,8 @@ def _(operator: LowRankPlusDiagonal) -> LinearOperator:
 
 @inverse.register
 def _(operator: Dense) -> LinearOperator:
-    return Dense(torch.cholesky_inverse(cholesky(operator.matrix)))
+    # by rows, as a file holds it: products of the two layouts round differently
+    return Dense(torch.cholesky_inverse(cholesky(operator.matrix)).contiguous())
 
 
 @inverse.register
