@@ -232,6 +232,8 @@ NAMES: dict[str, str] = {
 ROOMS = ("data", "metrics", "models")
 """Modules that are reached as ``coset.metrics`` without an import of their own."""
 
+__all__ = [*NAMES, *ROOMS]  # noqa: PLE0604 (names are known at run time)
+
 
 def __getattr__(name: str) -> Any:
     """Imports a public name on first use."""

@@ -84,6 +84,7 @@ def _regroup(algebra: Algebra, value: Plain, shape: Sequence[int]) -> list[Axis]
 
 def _aligned_groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     """The finest runs of axes whose products agree on both sides."""
+    assert prod(old) == prod(new), f"a view of {old} as {new}"
     groups: list[tuple[list[int], list[int]]] = []
     i = k = 0
     while i < len(old) or k < len(new):
@@ -105,7 +106,7 @@ def _reshape_cut(algebra: Algebra, value: Cut, shape: Sequence[int]) -> Value | 
     best: tuple[int, list[list[int]]] | None = None
     for k in range(len(shape)):
         stride = prod(shape[k + 1 :])
-        if (shape[k] * stride) % (whole * after):
+        if (shape[k] * stride) % (whole * after) or (whole * after) % stride:
             continue
         merged = _merge_until(value.sizes, after, stride)
         if len(merged) > 1 and (best is None or len(merged) > len(best[1])):
@@ -126,7 +127,7 @@ def _reshape_cut(algebra: Algebra, value: Cut, shape: Sequence[int]) -> Value | 
 
 
 def _merge_until(sizes: Sequence[int], after: int, stride: int) -> list[list[int]]:
-    """Merges neighbouring pieces until each is a whole number of strides."""
+    """Merges neighbouring pieces until each is a whole number of strides, as all together are."""
     merged: list[list[int]] = [[]]
     length = 0
     for j, size in enumerate(sizes):
@@ -135,9 +136,6 @@ def _merge_until(sizes: Sequence[int], after: int, stride: int) -> list[list[int
             length = 0
         merged[-1].append(j)
         length += size
-    if (length * after) % stride and len(merged) > 1:
-        last = merged.pop()
-        merged[-1].extend(last)
     return merged
 
 

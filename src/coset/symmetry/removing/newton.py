@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 
 import numpy as np
+import torch
 
 from coset.symmetry.removing.monomials import Monomials, Numbers, Touch
 
@@ -55,15 +56,14 @@ def _by_cholesky(
     problem: Monomials, values: Sequence[Numbers], gradient: Numbers
 ) -> Numbers | None:
     """The direction by factorisation; nothing if a matrix is not positive."""
-    from scipy.linalg.lapack import dposv
-
     diagonal = _diagonal(problem, values) * (1 + RIDGE)
-    step = np.empty_like(gradient)
-    for member, matrix in enumerate(_hessians(problem, values, diagonal)):
-        # the lower triangle of the transpose, which has the order that LAPACK wants
-        _, step[member], failed = dposv(matrix.T, gradient[member], lower=True, overwrite_a=True)
-        if failed:
-            return None
+    hessians = torch.from_numpy(_hessians(problem, values, diagonal))
+    # the one in torch: that of scipy may wait for threads longer than it computes
+    factors, failed = torch.linalg.cholesky_ex(hessians, upper=True)
+    if bool(failed.any()):
+        return None
+    slopes = torch.from_numpy(gradient).unsqueeze(2)
+    step: Numbers = torch.cholesky_solve(slopes, factors, upper=True).squeeze(2).numpy()
     return step
 
 
