@@ -54,6 +54,7 @@ def test_only_public_names_are_documented():
 def test_rooms_are_reached_without_an_import():
     assert coset.metrics.accuracy is import_module("coset.metrics").accuracy
     assert set(coset.ROOMS) | set(coset.NAMES) <= set(dir(coset))
+    assert set(coset.__all__) == set(coset.ROOMS) | set(coset.NAMES)
 
 
 def test_other_names_are_refused():
