@@ -152,6 +152,8 @@ def test_inputs_that_the_network_refuses_are_named(data, rule):
     predictor = fit(nn.Linear(2, 3), data)
     with pytest.raises(CosetError, match=r"inputs of shape \(4, 7\).* the network refused them"):
         predictor(torch.zeros(4, 7), rule=rule)
+    with pytest.raises(CosetError, match=r"inputs\[None\] for a single one"):
+        predictor(torch.zeros(2), rule=rule)
 
 
 def test_a_method_of_ones_own_will_do(data):

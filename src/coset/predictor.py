@@ -17,6 +17,7 @@ from coset.errors import CosetError
 from coset.inference import Method
 from coset.inference.laplace import Laplace
 from coset.inference.updating import NewMean, add_data
+from coset.posterior.chunks import split_rows
 from coset.posterior.families import Posterior
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.joint import JointPredictions
@@ -274,10 +275,10 @@ def _check_asked(module: object, method: object) -> None:
 
 
 def _refuse_strange_inputs(network: Network, inputs: Inputs, error: RuntimeError) -> None:
-    """Blames the inputs for an error if the network alone refuses them too."""
+    """Blames the inputs for an error if the network alone refuses the first of them too."""
     try:
         with torch.no_grad():
-            network.apply(network.weights, inputs)
+            network.apply(network.weights, next(split_rows(inputs, 1)))
     except RuntimeError as same:
         raise refusal(inputs, same) from error
 

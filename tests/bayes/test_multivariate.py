@@ -33,6 +33,15 @@ def network():
     return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2))
 
 
+def trained(module, pair):
+    optimiser = torch.optim.Adam(module.parameters(), 2e-2)
+    for _ in range(400):
+        optimiser.zero_grad()
+        (module(pair[0]) - pair[1]).square().mean().backward()
+        optimiser.step()
+    return module
+
+
 @pytest.mark.parametrize("pixels", [(), (3, 2)])
 def test_density_and_its_hessian(pixels):
     likelihood = MultivariateNoise(COVARIANCE)
@@ -79,8 +88,9 @@ def test_the_evidence_is_that_of_the_tangent_model():
 
 @pytest.mark.parametrize("diagonal", [False, True])
 def test_a_learnt_covariance_is_stationary(diagonal):
-    """No small change of any entry raises the exact evidence."""
-    module, pair = network(), data()
+    """No small change of any entry raises the exact evidence of a network that is trained."""
+    pair = data()
+    module = trained(network(), pair)
     likelihood = MultivariateNoise(diagonal=diagonal)
     predictor = fit(module, pair, method=Laplace(Full()), likelihood=likelihood)
     learnt = predictor.likelihood.covariance
@@ -96,6 +106,33 @@ def test_a_learnt_covariance_is_stationary(diagonal):
         for step in (-0.02, 0.02):
             other = MultivariateNoise(learnt + step * change)
             assert float(linearise(module, pair, other).log_evidence(predictor.prior)) < best
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_a_learnt_covariance_covers_the_residuals_of_the_network(diagonal):
+    """Of one that is not trained, whose tangent model fits far better."""
+    module, pair = network(), data()
+    predictor = fit(module, pair, likelihood=MultivariateNoise(diagonal=diagonal))
+    residuals = (pair[1] - module(pair[0])).detach()
+    moment = residuals.mT @ residuals / len(residuals)
+    covariance = predictor.likelihood.covariance
+    if diagonal:
+        assert (covariance.diagonal() >= moment.diagonal() * (1 - 1e-9)).all()
+    else:
+        assert torch.linalg.eigvalsh(covariance - moment).min() > -1e-9
+
+
+def test_the_least_noise_that_covers_residuals():
+    """What is covered stays; along one direction too small, only that one grows."""
+    noise = MultivariateNoise(COVARIANCE)
+    small = torch.linalg.cholesky(0.9 * COVARIANCE).mT * 2**0.5  # two rows: their mean is 0.9 C
+    torch.testing.assert_close(noise.at_least(small).covariance, COVARIANCE)
+    along = torch.tensor([[2.0, 0.0]])
+    raised = noise.at_least(along).covariance
+    share = along @ COVARIANCE.inverse() @ along.mT
+    torch.testing.assert_close(along @ raised.inverse() @ along.mT, torch.ones(1, 1))
+    grown = torch.linalg.eigvals(raised @ COVARIANCE.inverse()).real.sort().values
+    torch.testing.assert_close(grown, torch.tensor([1.0, float(share)]))
 
 
 @pytest.mark.parametrize("method", [Laplace(), Laplace(subset=Subnetwork(6))], ids=["kfac", "sub"])

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from laplace_problems import blobs, classifier, precision_of, train
+from laplace_problems import blobs, classifier, label, precision_of, regressor, train, wave
 from torch import nn
 
 from coset import (
@@ -17,6 +17,7 @@ from coset import (
     GaussianNoise,
     Laplace,
     LowRank,
+    MatrixFree,
     fit,
     linearise,
     metrics,
@@ -155,3 +156,19 @@ def test_an_under_confident_network_is_named():
         module[2].bias.mul_(0.3)
     report = fit(module, data, method=Laplace(tuning=ByEvidence(mean="network"))).posterior.report
     assert any("under-confident" in line for line in report.warnings)
+
+
+@pytest.mark.parametrize("curvature", [KFAC(), Full(), MatrixFree(8)], ids=label)
+def test_noise_covers_the_residuals_of_a_network_that_is_not_trained_to_its_end(curvature):
+    """Its tangent model fits better, but predictions lie around the network."""
+    data = wave(60)
+    module = train(regressor(), *data, steps=30)
+    predictor = fit(module, data, method=Laplace(curvature), likelihood=GaussianNoise())
+    residuals = (module(data[0]) - data[1]).detach().square().mean().sqrt()
+    assert predictor.likelihood.std == pytest.approx(float(residuals), rel=1e-6)
+    assert any("not trained to its end" in line for line in predictor.posterior.report.warnings)
+
+
+def test_a_network_that_is_trained_raises_no_doubt(regression):
+    module, data = regression
+    assert fit(module, data, likelihood=GaussianNoise()).posterior.report.warnings == ()

@@ -54,7 +54,7 @@ class Categorical:
 
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
         """Log-probability of the class of each example."""
-        losses = functional.cross_entropy(outputs, targets, reduction="none")
+        losses = functional.cross_entropy(outputs, targets.long(), reduction="none")
         return -_sum_pixels(losses)
 
     def hessian(self, outputs: Tensor) -> Float[Tensor, "n *pixels c c"]:

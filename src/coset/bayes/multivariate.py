@@ -117,6 +117,19 @@ class MultivariateNoise:
         floor = 1e-12 * float(found.diagonal().mean().clamp_min(1e-12))
         return replace(self, covariance=(found + found.mT) / 2 + floor * eye)
 
+    def at_least(self, residuals: Float[Tensor, "k c"]) -> "MultivariateNoise":
+        """The smallest noise above this one in which residuals have a second moment of one or less.
+
+        With ``C = L Lᵀ`` it is ``L max(L⁻¹ R L⁻ᵀ, 1) Lᵀ`` by eigenvalues, ``R = mean(r rᵀ)``.
+        """
+        found = residuals.mT @ residuals / len(residuals)
+        if self.diagonal:
+            found = torch.diag(found.diagonal())
+        factor = self.factor(found)
+        values, vectors = torch.linalg.eigh(whiten(whiten(found, factor).mT, factor))
+        side = factor @ (vectors * values.clamp_min(1).sqrt())
+        return replace(self, covariance=side @ side.mT)
+
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         """Targets are finite numbers in the shape of the outputs."""
         GaussianNoise(1.0).check(outputs, targets)

@@ -21,6 +21,9 @@ _GAP = 0.08
 _EXAMPLES = 2000
 """Training data that are looked at."""
 
+_UNFINISHED = 1.5
+"""Squared residuals of a network over the noise of its tangent model from which a fit warns."""
+
 
 def examine(
     posterior: Gaussian | TangentSamples,
@@ -73,4 +76,20 @@ def _doubts(posterior: Gaussian | TangentSamples, problem: Problem) -> list[str]
         f"on training data the network is right in {accuracy / seen:.0%} of the cases and sure to "
         f"{confidence / seen:.0%} on average: it may be under-confident, and added variance would "
         "hurt; give ByEvidence(validation=…)"
+    ]
+
+
+def unfinished(own: float, free: float) -> list[str]:
+    """A network whose tangent model fits far better than it does itself.
+
+    Args:
+        own: Noise precision by the residuals of the network.
+        free: Noise precision that the tangent model finds.
+    """
+    if free < _UNFINISHED * own:
+        return []
+    return [
+        f"the network's residuals ({own**-0.5:.3g}) are larger than the noise that its tangent "
+        f"model leaves ({free**-0.5:.3g}): it is not trained to its end; noise of the size of the "
+        "residuals was taken"
     ]

@@ -56,6 +56,7 @@ def fit_whitened(
         if at_mode:
             residuals = residuals - _moved(posterior, tangent, factor, outputs)
         fresh = noise.estimate(_rows(residuals), _spread(posterior, problem))
+        fresh = fresh.at_least(_rows(targets - outputs))  # around which predictions lie
         assert fresh.covariance is not None
         assert noise.covariance is not None
         change = float((fresh.covariance - noise.covariance).norm() / noise.covariance.norm())

@@ -188,7 +188,11 @@ def refusal(inputs: Inputs, error: Exception) -> CosetError:
     parts = inputs if isinstance(inputs, tuple) else (inputs,)
     kinds = ", ".join(f"shape {tuple(part.shape)} and type {part.dtype}" for part in parts)
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return CosetError(f"got inputs of {kinds}", f"the network refused them: {reason}")
+    return CosetError(
+        f"got inputs of {kinds}",
+        f"the network refused them: {reason}",
+        "give one example a row, inputs[None] for a single one, as the network was trained with",
+    )
 
 
 def summarise(

@@ -145,7 +145,10 @@ class Loop:
         self.tell(done / (self.updates + 1), f"step {done + 1} of {self.updates + 1}: {line}")
 
     def _updated(self, state: State, gamma: Float[Tensor, " g"], first: State) -> State:
-        """MacKay's updates ``λ ← γ / |θ|²`` and ``1/σ² ← (n c - γ) / Σ residual²``."""
+        """MacKay's updates ``λ ← γ / |θ|²`` and ``1/σ² ← (n c - γ) / Σ residual²``.
+
+        The noise is never smaller than the network's own residuals, the first guess.
+        """
         norms = self.model.norms(state.mode)
         kept = gamma.clamp_min(1e-3).minimum(self.model.sizes)
         wanted = kept / norms.clamp_min(1e-300)
@@ -154,9 +157,8 @@ class Loop:
         precision = torch.where(norms > 0, precision, state.precision)
         if not self.model.learn_noise:
             return replace(state, precision=precision)
-        count = state.outputs.numel()
-        noise = max(count - float(gamma.sum()), 1e-3 * count) / _squares(self.model, state.outputs)
-        return replace(state, precision=precision, noise=state.noise.new_tensor(noise))
+        noise = free_noise(self.model, state.outputs, gamma)
+        return replace(state, precision=precision, noise=first.noise.clamp_max(noise))
 
     def _change(self, before: State, after: State) -> float:
         moved = (after.precision / before.precision).log().abs().max()
@@ -215,7 +217,7 @@ def first_state(
     """Before anything is known."""
     noise = 1.0
     if model.learn_noise:
-        noise = model.tangent.outputs.numel() / _squares(model, model.tangent.outputs)
+        noise = free_noise(model, model.tangent.outputs, torch.zeros(1))
     nothing = model.features.new_empty(0)
     work: Iterate | Descent
     if isinstance(solver, ConjugateGradients):
@@ -241,6 +243,12 @@ def _inner(tolerance: float) -> int:
 
 def _point(state: State) -> Point:
     return Point(state.mode, state.outputs)
+
+
+def free_noise(model: Model, outputs: Tensor, gamma: Float[Tensor, " g"]) -> float:
+    """``(n c - γ) / Σ residual²``: the noise precision with ``γ`` effective weights."""
+    count = outputs.numel()
+    return max(count - float(gamma.sum()), 1e-3 * count) / _squares(model, outputs)
 
 
 def _squares(model: Model, outputs: Tensor) -> float:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -16,6 +17,7 @@ from coset.curvature.sampled import MonteCarloFisher
 from coset.curvature.subspace import Span, approach
 from coset.curvature.tangent import Form, Mean, Point, Tangent
 from coset.errors import CosetError
+from coset.inference.doubts import unfinished
 from coset.inference.precisions.grouping import Grouping, Groups
 from coset.linalg import LinearOperator, cast, inverse, scale, shift, solve
 from coset.posterior.evidence import Spectrum, best_precision, bounds, spectrum_of, switched_off
@@ -41,7 +43,9 @@ class ByEvidence:
             mode for classes, where a network sure of its training data has almost none.
         groups: Which weights share a precision; ``"normalised"`` gives one to each scale that a
             norm divides out and one to all other weights.
-        noise: Whether a :class:`coset.GaussianNoise` without a value is tuned as well.
+        noise: Whether a :class:`coset.GaussianNoise` without a value is tuned as well.  It is never
+            smaller than the network's own residuals, around which predictions lie, even where a
+            network that is not trained to its end has a tangent model that fits better.
         validation: Held-out data that may shrink the covariance by one factor between 0 and 1; 0 is
             the network by itself.
         steps: How often mode and precisions are found in turn.  ``None``: to convergence for
@@ -198,10 +202,13 @@ class Tuner:
         spectrum = spectrum_of(measured.operator, self.groups.labels, count)
         norms = self._norms(flat)
         start = torch.where(norms > 0, spectrum.sizes / norms.clamp_min(1e-300), 1.0)
-        noise = 1.0
-        if self.learn_noise:
-            noise = 1 / max(float(self._squares(self.tangent.outputs)) / self._count, 1e-24)
+        noise = self._most_certain if self.learn_noise else 1.0
         return _State(start, noise, measured, spectrum)
+
+    @cached_property
+    def _most_certain(self) -> float:
+        """The noise precision that the network's own residuals allow."""
+        return self._count / max(float(self._squares(self.tangent.outputs)), 1e-24 * self._count)
 
     @property
     def _count(self) -> int:
@@ -290,10 +297,14 @@ class Tuner:
         sweeps = 1 if self._exact else (3 if spectrum.rest else 200)
         precision = best_precision(spectrum, norms, precision, sweeps=sweeps)
         if self.learn_noise:
-            gamma = float(spectrum.effective(precision).sum())
-            squares = max(float(self._squares(state.point.outputs)), 1e-24)
-            noise = max(self._count - gamma, 1e-3 * self._count) / squares
+            noise = min(self._free_noise(state.point, spectrum, precision), self._most_certain)
         return replace(state, precision=precision, noise=noise)
+
+    def _free_noise(self, point: Point, spectrum: Spectrum, precision: Tensor) -> float:
+        """``(n c - γ) / Σ residual²`` at a point of the tangent model."""
+        gamma = float(spectrum.effective(precision).sum())
+        squares = max(float(self._squares(point.outputs)), 1e-24)
+        return max(self._count - gamma, 1e-3 * self._count) / squares
 
     def _change(self, before: _State, after: _State) -> float:
         low, high = bounds(after.spectrum.scaled(after.noise))
@@ -341,6 +352,9 @@ class Tuner:
         }
         if self.learn_noise:
             diagnostics["noise"] = state.noise**-0.5
+            assert state.point is not None
+            free = self._free_noise(state.point, spectrum, state.precision)
+            warnings.extend(unfinished(self._most_certain, free))
         return Tuned(
             state.precision,
             state.noise,
