@@ -22,7 +22,7 @@ from coset import (
     linearise,
     metrics,
 )
-from coset.posterior.shrinkage import log_score
+from coset.posterior.covariance_factor import log_score
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -103,12 +103,11 @@ def test_evidence_at_the_mode_asks_for_a_larger_precision():
     assert scores["tangent"] < plain  # an over-confident network is improved
 
 
-def test_validation_shrinks_the_covariance(classification):
+def test_validation_scales_the_covariance(classification):
     module, data = classification
     tuning = ByEvidence(mean="network", validation=data)
     predictor = fit(module, data, method=Laplace(tuning=tuning))
-    factor = predictor.posterior.report.diagnostics["shrinkage"]
-    assert 0 <= factor <= 1
+    factor = predictor.posterior.report.diagnostics["covariance_factor"]
     plain = fit(module, data, method=Laplace(tuning=ByEvidence(mean="network")))
     torch.testing.assert_close(
         predictor(data[0]).covariance, max(factor, 1e-12) * plain(data[0]).covariance
@@ -141,11 +140,26 @@ def test_validation_helps_an_over_confident_network():
     module = train(classifier(), *data, steps=1500)
     method = Laplace(tuning=ByEvidence(validation=blobs(200)))
     predictor = fit(module, data, method=method)
-    assert predictor.posterior.report.diagnostics["shrinkage"] > 0
+    assert predictor.posterior.report.diagnostics["covariance_factor"] > 0
     test = blobs(1000)
     own = metrics.negative_log_likelihood(predictor(test[0]).mean, test[1])
     with torch.no_grad():
         assert own < nn.functional.cross_entropy(module(test[0]), test[1])
+
+
+def test_validation_widens_what_the_evidence_leaves_too_narrow():
+    data = blobs(60)
+    module = train(classifier(), *data, steps=1500)
+    with torch.no_grad():
+        module[2].weight.mul_(5)  # far too sure
+    test = blobs(1000)
+    fits = [
+        fit(module, data, method=Laplace(tuning=ByEvidence(validation=held_out)))
+        for held_out in (None, blobs(200))
+    ]
+    assert fits[1].posterior.report.diagnostics["covariance_factor"] > 1
+    losses = [metrics.negative_log_likelihood(p(test[0]).mean, test[1]) for p in fits]
+    assert losses[1] < losses[0]
 
 
 def test_an_under_confident_network_is_named():

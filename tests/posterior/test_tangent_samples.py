@@ -76,10 +76,12 @@ def test_members_are_integrated_exactly(generator):
     torch.testing.assert_close(found.members[2], network.apply(one, inputs).softmax(1))
 
 
-def test_shrinking_scales_the_covariance():
+def test_a_factor_scales_the_covariance():
     network, posterior, inputs = case()
     whole = posterior.output_moments(network, inputs)[1]
-    torch.testing.assert_close(posterior.shrunk(0.25).output_moments(network, inputs)[1], whole / 4)
+    torch.testing.assert_close(
+        posterior.widened(0.25).output_moments(network, inputs)[1], whole / 4
+    )
 
 
 def test_what_is_saved_is_read_back(tmp_path):

@@ -10,9 +10,9 @@ from coset.bayes.batches import Data, as_batches
 from coset.bayes.likelihood import Categorical
 from coset.bayes.problem import Problem
 from coset.linalg import scale
+from coset.posterior.covariance_factor import best_factor
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.links import Link
-from coset.posterior.shrinkage import best_shrinkage
 from coset.posterior.tangent_samples import TangentSamples
 
 _GAP = 0.08
@@ -48,10 +48,10 @@ def examine(
         )
     held_out = as_batches(validation)
     replace(problem, train=held_out).check()
-    factor = best_shrinkage(posterior, problem.network, likelihood, held_out, link)
-    report = replace(report, diagnostics={**report.diagnostics, "shrinkage": factor})
+    factor = best_factor(posterior, problem.network, likelihood, held_out, link)
+    report = replace(report, diagnostics={**report.diagnostics, "covariance_factor": factor})
     if isinstance(posterior, TangentSamples):
-        return replace(posterior.shrunk(factor), report=report)
+        return replace(posterior.widened(factor), report=report)
     # a covariance of exactly zero has no root to sample with
     covariance = scale(posterior.covariance, max(factor, 1e-12))
     return replace(posterior, covariance=covariance, report=report)

@@ -90,7 +90,7 @@ class TangentSamples:
         fixed = {name: tensor.expand(count, *tensor.shape) for name, tensor in self.fixed.items()}
         return {name: self.mean[name] + deviations[name] for name in self.names} | fixed
 
-    def shrunk(self, factor: float) -> "TangentSamples":
+    def widened(self, factor: float) -> "TangentSamples":
         """The same with its covariance multiplied by ``factor``."""
         scaled = {name: tensor * factor**0.5 for name, tensor in self.deviations.items()}
         return replace(self, deviations=scaled)

@@ -46,8 +46,8 @@ class ByEvidence:
         noise: Whether a :class:`coset.GaussianNoise` without a value is tuned as well.  It is never
             smaller than the network's own residuals, around which predictions lie, even where a
             network that is not trained to its end has a tangent model that fits better.
-        validation: Held-out data that may shrink the covariance by one factor between 0 and 1; 0 is
-            the network by itself.
+        validation: Held-out data, by which the covariance is multiplied by one factor; 0 is the
+            network by itself.
         steps: How often mode and precisions are found in turn.  ``None``: to convergence for
             regression, five times for classes.
     """

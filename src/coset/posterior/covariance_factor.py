@@ -22,18 +22,18 @@ from coset.posterior.output_moments import OutputDeviations, output_moments
 from coset.posterior.predict import Predictions
 from coset.weights.network import Network
 
-_FACTORS = (0.0, *(10 ** (-k / 4) for k in range(16, -1, -1)))
-"""From the network by itself to the whole covariance."""
+_FACTORS = (0.0, *(10 ** (k / 4) for k in range(-16, 13)))
+"""From the network by itself to a thousand times the covariance."""
 
 
-def best_shrinkage(
+def best_factor(
     posterior: Gaussian | OutputDeviations,
     network: Network,
     likelihood: Likelihood,
     validation: Batches,
     link: Link | None = None,
 ) -> float:
-    """The factor in [0, 1] on the covariance with the highest likelihood of held-out targets.
+    """The factor on the covariance with the highest likelihood of held-out targets.
 
     Nothing at all, which is the network by itself, stands among the factors, and another is
     chosen only if it beats that by more than one standard error of the difference: on the held-out
