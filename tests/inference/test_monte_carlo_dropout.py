@@ -41,6 +41,14 @@ def test_rows_differ_in_the_classic_form():
     assert not torch.equal(twice[:, :30], twice[:, 30:])
 
 
+def test_chunks_do_not_change_the_masks_of_rows():
+    predictor = coset.fit(dropping(), data(), method=MCDropout(BASE, per_example=True))
+    rows = data()[0][:1].expand(1200, -1)
+    whole, parts = (predictor(rows, rule=coset.MonteCarlo(2, memory=m)) for m in (1 << 30, 1 << 12))
+    torch.testing.assert_close(parts.members, whole.members)
+    assert len(whole.members[0].unique(dim=0)) > 1100  # equal rows, masks of their own
+
+
 def test_the_mean_over_masks_is_that_of_torchs_dropout():
     """4,000 draws of ours and of torch: means of outputs agree to five standard errors."""
     module = dropping()

@@ -18,6 +18,7 @@ from coset.posterior.chunks import Plan, plan_chunks, split_rows
 from coset.posterior.families import Finite, Mixture, Posterior
 from coset.printing import brief
 from coset.vocabulary import Weights
+from coset.weights.masks import from_row
 from coset.weights.network import Inputs, Network
 from coset.weights.stacking import members_of, unstack
 
@@ -169,7 +170,10 @@ def _in_chunks(
     rows = []
     for start in range(0, members_of(stack), plan.members):
         part = {name: tensor[start : start + plan.members] for name, tensor in stack.items()}
-        chunks = [run(network, part, chunk) for chunk in split_rows(inputs, plan.rows)]
+        chunks = [
+            run(network, from_row(part, number * plan.rows), chunk)
+            for number, chunk in enumerate(split_rows(inputs, plan.rows))
+        ]
         rows.append(torch.cat(chunks, dim=1))
     return torch.cat(rows)
 

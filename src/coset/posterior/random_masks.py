@@ -48,16 +48,17 @@ class RandomMasks:
         if draws < 1:
             raise CosetError(f"got {draws} draws", "needed at least one")
         like = next(iter(self.weights.values()))
+
+        def uniform(shape: tuple[int, ...]) -> Tensor:
+            """Numbers of 24 binary digits, whatever the type of the weights."""
+            return torch.rand(shape, dtype=torch.float32, device=like.device, generator=generator)
+
         drawn = {name: tensor.expand(draws, *tensor.shape) for name, tensor in self.weights.items()}
         for number, site in enumerate(self.sites):
             if self.per_example:
-                drawn[f"{ROWS}{number}"] = _uniform(like, (draws, 2, *site.shape), generator)
+                drawn[f"{ROWS}{number}"] = uniform((draws, 2, *site.shape))
             else:
-                kept = _uniform(like, (draws, *site.shape), generator) >= site.rate
+                kept = uniform((draws, *site.shape)) >= site.rate
                 scale = 0.0 if site.rate >= 1 else 1 / (1 - site.rate)
                 drawn[f"{PREFIX}{number}"] = kept.to(like.dtype) * scale
         return drawn
-
-
-def _uniform(like: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    return torch.rand(shape, dtype=like.dtype, device=like.device, generator=generator)

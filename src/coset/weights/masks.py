@@ -122,11 +122,25 @@ def with_masks(masks: Mapping[str, Tensor]) -> "Dropouts | nullcontext[None]":
 
 def _row_by_row(inputs: Tensor, rate: float, numbers: Tensor) -> Tensor:
     """Drops by masks that differ from row to row; rows are independent in pairs."""
-    first, turn = numbers.unbind(0)
-    rows = torch.arange(inputs.shape[0], device=inputs.device, dtype=inputs.dtype)
-    rows = rows.view(-1, *[1] * (inputs.dim() - 1))
-    kept = (first + rows * turn).frac() >= rate
+    rows = torch.arange(inputs.shape[0], device=inputs.device)
+    kept = _turned(numbers, rows.view(-1, *[1] * (inputs.dim() - 1))) >= rate
     return inputs * kept / (1 - rate) if rate < 1 else inputs * 0
+
+
+def _turned(numbers: Tensor, rows: Tensor | int) -> Tensor:
+    """``frac(u + i a)``: exact, because ``u`` and ``a`` have 24 digits and doubles have 53."""
+    first, turn = numbers.double().unbind(0)
+    return (first + rows * turn).frac()
+
+
+def from_row(stack: Weights, start: int) -> Weights:
+    """A stack for a batch that begins with a later row, whose masks are its own."""
+    later = {}
+    for name, numbers in stack.items():
+        if start and name.startswith(ROWS):
+            first = _turned(numbers.movedim(1, 0), start).to(numbers.dtype)
+            later[name] = torch.stack([first, numbers[:, 1]], dim=1)
+    return {**stack, **later}
 
 
 def split_masks(weights: Weights) -> tuple[Weights, Weights]:
