@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from coset.alignment.by_weights import ByWeights as ByWeights
     from coset.alignment.interpolation import average as average
     from coset.alignment.interpolation import interpolate as interpolate
+    from coset.alignment.many import Frame as Frame
     from coset.alignment.many import MatchMany as MatchMany
     from coset.alignment.many import match_many as match_many
     from coset.alignment.many import match_stream as match_stream
@@ -86,9 +87,12 @@ if TYPE_CHECKING:
     from coset.posterior.links import Probit as Probit
     from coset.posterior.links import SampledSoftmax as SampledSoftmax
     from coset.posterior.links import TopDifference as TopDifference
+    from coset.posterior.low_rank import LowRankGaussian as LowRankGaussian
     from coset.posterior.predict import MonteCarlo as MonteCarlo
     from coset.posterior.predict import Predictions as Predictions
+    from coset.posterior.random_masks import RandomMasks as RandomMasks
     from coset.posterior.tangent_samples import TangentSamples as TangentSamples
+    from coset.posterior.unit_blocks import UnitBlocks as UnitBlocks
     from coset.predictor import Predictor as Predictor
     from coset.predictor import fit as fit
     from coset.predictor import load as load
@@ -124,6 +128,7 @@ NAMES: dict[str, str] = {
     "ByStraightThrough": "coset.alignment.straight_through",
     "ByActivations": "coset.alignment.activations",
     "ByCovariance": "coset.alignment.by_covariance",
+    "Frame": "coset.alignment.many",
     "MatchMany": "coset.alignment.many",
     "match_stream": "coset.alignment.many",
     "match_many": "coset.alignment.many",
@@ -194,9 +199,12 @@ NAMES: dict[str, str] = {
     "Probit": "coset.posterior.links",
     "SampledSoftmax": "coset.posterior.links",
     "TopDifference": "coset.posterior.links",
+    "LowRankGaussian": "coset.posterior.low_rank",
     "MonteCarlo": "coset.posterior.predict",
     "Predictions": "coset.posterior.predict",
+    "RandomMasks": "coset.posterior.random_masks",
     "TangentSamples": "coset.posterior.tangent_samples",
+    "UnitBlocks": "coset.posterior.unit_blocks",
     "Predictor": "coset.predictor",
     "fit": "coset.predictor",
     "load": "coset.predictor",

@@ -22,13 +22,13 @@ from coset.posterior.families import Posterior
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.joint import JointPredictions
 from coset.posterior.linearised import Linearised
-from coset.posterior.predict import MonteCarlo, PredictionRule, Predictions, refusal
+from coset.posterior.predict import MonteCarlo, PredictionRule, Predictions
 from coset.posterior.records import describe, restore
 from coset.printing import several, shown
 from coset.store import load_record, save_record
 from coset.version import __version__
 from coset.vocabulary import Progress, Weights
-from coset.weights.network import Inputs, Network, assign, functionalise
+from coset.weights.network import Inputs, Network, assign, functionalise, refusal
 from coset.weights.stacking import check_fit
 
 KIND, FORMAT = "predictor", 1
@@ -191,9 +191,7 @@ def fit(
     tensor([0, 1])
     """
     _check_asked(module, method)
-    batches = as_batches(train)
-    problem = Problem(functionalise(module), likelihood, prior or GaussianPrior(), batches)
-    problem.check()
+    problem = Problem.of(module, train, likelihood=likelihood, prior=prior)
     chosen = method or Laplace()
     # a method of the user's own may do without progress
     extra: dict[str, Any] = {} if progress is None else {"progress": progress}

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, replace
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from coset.bayes.batches import Batches
-from coset.bayes.likelihood import Likelihood
+from coset.bayes.batches import Batches, Data, as_batches
+from coset.bayes.likelihood import Categorical, Likelihood
 from coset.bayes.prior import GaussianPrior
 from coset.errors import CosetError
 from coset.vocabulary import Batch, Weights
-from coset.weights.network import Network
+from coset.weights.network import Network, functionalise
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,33 @@ class Problem:
     likelihood: Likelihood
     prior: GaussianPrior
     train: Batches
+
+    @classmethod
+    def of(
+        cls,
+        module: nn.Module,
+        train: Data,
+        *,
+        likelihood: Likelihood = Categorical(),
+        prior: GaussianPrior | None = None,
+    ) -> "Problem":
+        """The problem that :func:`coset.fit` would build, checked.
+
+        Args:
+            module: The network.
+            train: A pair ``(inputs, targets)``, a ``Dataset`` or a ``DataLoader``.
+            likelihood: Classes unless told otherwise.
+            prior: ``None`` stands for precision one.
+
+        >>> import torch
+        >>> problem = Problem.of(nn.Linear(2, 3), (torch.zeros(5, 2), torch.arange(5) % 3))
+        >>> problem.train.size, problem.network.layout.size
+        (5, 9)
+        """
+        batches = as_batches(train)
+        problem = cls(functionalise(module), likelihood, prior or GaussianPrior(), batches)
+        problem.check()
+        return problem
 
     def log_likelihood(self, weights: Weights, batch: Batch) -> Tensor:
         """Log-likelihood of all data, estimated from a batch: ``n / |batch| · Σ log p``."""

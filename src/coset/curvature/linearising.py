@@ -2,12 +2,10 @@
 
 from torch import nn
 
-from coset.bayes.batches import Data, as_batches
+from coset.bayes.batches import Data
 from coset.bayes.likelihood import Categorical, Likelihood
-from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
 from coset.curvature.tangent import Tangent, tangent_of
-from coset.weights.network import functionalise
 
 
 def linearise(
@@ -33,9 +31,7 @@ def linearise(
     >>> tangent.mode(1.0)["weight"]  # least squares with weight 1 on 1 and weight 1 on 0
     tensor([[0.5000]])
     """
-    network = functionalise(module)
-    chosen = likelihood or Categorical()
-    problem = Problem(network, chosen, GaussianPrior(), as_batches(train))
-    problem.check()
+    problem = Problem.of(module, train, likelihood=likelihood or Categorical())
+    network = problem.network
     layout = network.layout.select(*subset) if subset else network.layout
     return tangent_of(problem, network.weights, layout)
