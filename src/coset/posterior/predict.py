@@ -19,7 +19,7 @@ from coset.posterior.families import Finite, Mixture, Posterior
 from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.masks import from_row
-from coset.weights.network import Inputs, Network
+from coset.weights.network import Inputs, Network, refusal
 from coset.weights.stacking import members_of, unstack
 
 
@@ -185,18 +185,6 @@ def _side_by_side(network: Network, stack: Weights, inputs: Inputs) -> Tensor:
 
 def _one_by_one(network: Network, stack: Weights, inputs: Inputs) -> Tensor:
     return torch.stack([network.apply(member, inputs) for member in unstack(stack)])
-
-
-def refusal(inputs: Inputs, error: Exception) -> CosetError:
-    """The error of inputs that a network does not take."""
-    parts = inputs if isinstance(inputs, tuple) else (inputs,)
-    kinds = ", ".join(f"shape {tuple(part.shape)} and type {part.dtype}" for part in parts)
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return CosetError(
-        f"got inputs of {kinds}",
-        f"the network refused them: {reason}",
-        "give one example a row, inputs[None] for a single one, as the network was trained with",
-    )
 
 
 def summarise(

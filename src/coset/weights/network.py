@@ -120,6 +120,18 @@ def functionalise(module: nn.Module) -> Network:
     return Network(apply, apply_training, weights, layout, initialise, evaluating)
 
 
+def refusal(inputs: Inputs, error: Exception) -> CosetError:
+    """The error of inputs that a network does not take."""
+    parts = inputs if isinstance(inputs, tuple) else (inputs,)
+    kinds = ", ".join(f"shape {tuple(part.shape)} and type {part.dtype}" for part in parts)
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return CosetError(
+        f"got inputs of {kinds}",
+        f"the network refused them: {reason}",
+        "give one example a row, inputs[None] for a single one, as the network was trained with",
+    )
+
+
 def _per_thread(module: nn.Module) -> Callable[[], nn.Module]:
     """A copy for each thread: during a call the weights given stand in the module itself."""
     copies = threading.local()
