@@ -1,5 +1,7 @@
 """Barriers against hand-computed losses."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -96,3 +98,53 @@ def test_bad_input_is_refused(generator):
     plain = nn.Linear(4, 3).double()
     with pytest.raises(CosetError, match="without batch norm"):
         barrier(plain, weights_of(plain), weights_of(plain), data, reset_norm=True)
+
+
+def strange(net, weights, inputs, labels):
+    """What a barrier refuses: the words of the refusal, the weights, the data."""
+    return {
+        "inputs of shape (50, 5)": (weights, (torch.zeros(50, 5).double(), labels)),
+        "type torch.float32": (weights, (inputs.float(), labels)),
+        "inputs with 1 numbers": (
+            weights,
+            (inputs.where(inputs != inputs[3, 1], torch.inf), labels),
+        ),
+        "labels from 0 to 3": (weights, (inputs, labels.index_fill(0, torch.tensor([7]), 3))),
+        "targets of shape (50, 1)": (weights, (inputs, labels[:, None])),
+        "targets of shape (50, 2)": (weights, (inputs, torch.zeros(50, 2).double())),
+        "the same number of rows": (weights, (inputs, labels[:9])),
+        "'0.bias' that are": ({**weights, "0.bias": weights["0.bias"] * torch.nan}, None),
+        "'0.bias' of type torch.int64": ({**weights, "0.bias": weights["0.bias"].long()}, None),
+        "weights_of(module)": (net, None),
+        "of type NoneType": (None, None),
+    }
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_strange_weights_inputs_and_targets_are_named(reset, generator):
+    net, inputs = norm_net(generator)
+    weights, labels = weights_of(net), torch.zeros(50, dtype=torch.long)
+    for words, (given, data) in strange(net, weights, inputs, labels).items():
+        data = data or (inputs, labels)
+        with pytest.raises(CosetError, match=re.escape(words)):
+            barrier(net, weights, given, data, points=3, reset_norm=reset)
+
+
+def test_any_whole_numbers_are_labels_and_one_output_needs_no_axis(generator):
+    net, inputs = norm_net(generator)
+    weights, labels = weights_of(net), torch.randint(3, (50,), generator=generator)
+    wide = barrier(net, weights, weights, (inputs, labels), points=2)
+    small = barrier(net, weights, weights, (inputs, labels.to(torch.int32)), points=2)
+    assert torch.equal(wide.loss, small.loss)
+    single = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)).double()
+    own = weights_of(single)
+    path = barrier(single, own, own, (inputs, torch.zeros(50).double()), points=2)
+    assert path.loss[0] == pytest.approx(single(inputs).square().mean().item())
+
+
+def test_two_points_have_no_inner_height():
+    module = nn.Linear(1, 1, bias=False).double()
+    data = (torch.ones(1, 1).double(), torch.zeros(1, 1).double())
+    path = barrier(module, linear(0.0), linear(1.0), data, points=2)
+    with pytest.raises(CosetError, match="inner points"):
+        _ = path.interior_height

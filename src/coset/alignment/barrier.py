@@ -2,16 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from coset.alignment.checks import answer, as_weights, check_finite, check_floating
 from coset.alignment.interpolation import interpolate
 from coset.alignment.statistics import repair as repaired
 from coset.alignment.statistics import reset_norm as with_norms_reset
 from coset.bayes.batches import Data, as_batches
+from coset.bayes.likelihood import Categorical, GaussianNoise
 from coset.errors import CosetError
 from coset.printing import brief
 from coset.vocabulary import Weights
@@ -60,6 +63,8 @@ class LossPath:
     @property
     def interior_height(self) -> float:
         """The height over inner points alone: negative where the line lies below its chord."""
+        if len(self.t) < 3:
+            raise CosetError("got a path of its two ends", "needed inner points", "give points=25")
         return float(_above_chord(self.t, self.loss)[1:-1].max())
 
 
@@ -94,13 +99,14 @@ def barrier(
         norm_data: What statistics are measured on; ``None``: ``data``.
 
     Raises:
-        CosetError: If weights do not fit the module, or there are fewer than two points.
+        CosetError: If weights do not fit the module or are not finite, if the network does not take
+            the inputs or its outputs do not fit the targets, or there are fewer than two points.
     """
-    if points < 2:
+    if not isinstance(points, int) or points < 2:
         raise CosetError(f"got points={points}", "needed at least the two ends")
     network = functionalise(module)
-    check_fit(a, network.weights, what="the first weights")
-    check_fit(b, network.weights, what="the second weights")
+    a = _checked(a, network, "the first weights")
+    b = _checked(b, network, "the second weights")
     measured_on = data if norm_data is None else norm_data
     times = torch.linspace(0, 1, points, dtype=torch.float64)
     rows = []
@@ -115,6 +121,15 @@ def barrier(
     return LossPath(times, values[:, 0], values[:, 1])
 
 
+def _checked(given: Weights, network: Network, what: str) -> Weights:
+    """Weights that fit the network and are finite."""
+    weights = as_weights(given, what)
+    check_fit(weights, network.weights, what=what)
+    check_floating(weights, weights, what)
+    check_finite(weights, weights, what)
+    return weights
+
+
 def evaluate_at(
     network: Network, weights: Weights, data: Data, loss: Loss | None = None
 ) -> tuple[float, float]:
@@ -123,7 +138,8 @@ def evaluate_at(
     classes = True
     with torch.no_grad():
         for inputs, targets in as_batches(data, batch_size=1000):
-            outputs = network.apply(weights, inputs)
+            outputs = answer(partial(network.apply, weights), inputs)
+            _check_targets(outputs, targets, loss)
             classes = not targets.is_floating_point()
             value = (loss or default_loss)(outputs, targets)
             size = len(targets)
@@ -136,8 +152,16 @@ def evaluate_at(
     return total / count, wrong / count if classes else (wrong / count) ** 0.5
 
 
+def _check_targets(outputs: Tensor, targets: Tensor, loss: Loss | None) -> None:
+    if targets.is_floating_point():
+        GaussianNoise().check(outputs.unsqueeze(1) if outputs.dim() == 1 else outputs, targets)
+    else:  # what labels mean is up to a loss of one's own, their shape is not
+        labels = targets if loss is None else torch.zeros_like(targets, dtype=torch.long)
+        Categorical().check(outputs, labels)
+
+
 def default_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy for integer targets, else the mean squared error."""
     if targets.is_floating_point():
         return functional.mse_loss(outputs.reshape(targets.shape), targets)
-    return functional.cross_entropy(outputs, targets)
+    return functional.cross_entropy(outputs, targets.long())

@@ -1,10 +1,27 @@
-"""Refuses weights that cannot be matched, and says which tensor is to blame."""
+"""Refuses weights and inputs that cannot be used, and says which tensor is to blame."""
+
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
+from torch import Tensor, nn
 
 from coset.errors import CosetError
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
+from coset.weights.network import Inputs, refusal
+
+
+def as_weights(given: object, what: str) -> Weights:
+    """A dictionary of tensors, detached from any graph of gradients; all else is refused."""
+    if isinstance(given, Mapping) and all(isinstance(t, Tensor) for t in given.values()):
+        return {name: tensor.detach() for name, tensor in given.items()}
+    raise CosetError(
+        f"got {what} of type {type(given).__name__}",
+        "needed weights, a dictionary of tensors",
+        "take coset.weights_of(module)"
+        if isinstance(given, nn.Module)
+        else "take those of coset.weights_of(module), or put several together with coset.stack",
+    )
 
 
 def check_weights(group: SymmetryGroup, weights: Weights, what: str) -> int:
@@ -14,7 +31,7 @@ def check_weights(group: SymmetryGroup, weights: Weights, what: str) -> int:
         The number of member axes, 0 or 1.
     """
     lead = check_shapes(group, weights, what)
-    check_finite(group, weights, what)
+    check_finite(weights, group.shapes, what)
     return lead
 
 
@@ -31,6 +48,7 @@ def check_shapes(group: SymmetryGroup, weights: Weights, what: str) -> int:
             f"needed the {len(group.shapes)} tensors of the network the group belongs to",
             "match networks of one architecture",
         )
+    check_floating(weights, group.shapes, what)
     if all(weights[name].shape == shape for name, shape in group.shapes.items()):
         return 0
     leads = {name: weights[name].dim() - len(shape) for name, shape in group.shapes.items()}
@@ -46,11 +64,23 @@ def check_shapes(group: SymmetryGroup, weights: Weights, what: str) -> int:
     return lead
 
 
-def check_finite(group: SymmetryGroup, weights: Weights, what: str) -> None:
+def check_floating(weights: Weights, names: Iterable[str], what: str) -> None:
+    """Refuses whole numbers where a network has real ones."""
+    wrong = [name for name in names if not weights[name].is_floating_point()]
+    if wrong:
+        raise CosetError(
+            f"got {what} with {wrong[0]!r} of type {weights[wrong[0]].dtype}",
+            "needed floating-point numbers",
+            "take the weights as they were before they were quantised or cast",
+        )
+
+
+def check_finite(weights: Weights, names: Iterable[str], what: str) -> None:
     """Refuses infinite numbers and those that are none."""
-    if finite_product(group, weights, weights):
+    names = list(names)
+    if finite_product(weights, weights, names):
         return
-    for name in group.shapes:
+    for name in names:
         bad = int((~torch.isfinite(weights[name])).sum())
         if bad:
             raise CosetError(
@@ -61,10 +91,37 @@ def check_finite(group: SymmetryGroup, weights: Weights, what: str) -> None:
 
 
 @torch.no_grad()
-def finite_product(group: SymmetryGroup, one: Weights, other: Weights) -> bool:
+def finite_product(one: Weights, other: Weights, names: Iterable[str]) -> bool:
     """Whether ``<one, other>`` is finite: only if all numbers are, so one test does for both."""
-    pairs = [(one[name], other[name]) for name in group.shapes]
+    pairs = [(one[name], other[name]) for name in names]
     if any(a.dtype != b.dtype or a.shape != b.shape or a.device != b.device for a, b in pairs):
         return False  # not to be had so cheaply
     products = [torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in pairs]
     return not products or bool(torch.stack(products).isfinite().all())
+
+
+def answer(call: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
+    """What a network says to inputs, which are blamed if it cannot take them."""
+    check_inputs(inputs)
+    try:
+        return call(inputs)
+    except CosetError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise refusal(inputs, error) from error
+
+
+def check_inputs(inputs: Inputs) -> None:
+    """Refuses inputs that are no tensors, or have numbers that are not finite."""
+    for part in inputs if isinstance(inputs, tuple) else (inputs,):
+        if not isinstance(part, Tensor):
+            raise CosetError(
+                f"got inputs of type {type(part).__name__}", "needed a tensor, or a tuple of them"
+            )
+        if part.is_floating_point() and not bool(part.isfinite().all()):
+            bad = int((~part.isfinite()).sum())
+            raise CosetError(
+                f"got inputs with {bad} numbers that are infinite or not numbers",
+                "needed finite inputs",
+                "leave these examples out, or fill the numbers in",
+            )

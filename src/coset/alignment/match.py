@@ -104,11 +104,15 @@ def _checked(
 def _check_finite(
     group: SymmetryGroup, to: Weights | GaussianLike, weights: Weights | GaussianLike
 ) -> None:
-    if isinstance(to, dict) and isinstance(weights, dict) and finite_product(group, to, weights):
+    if (
+        isinstance(to, dict)
+        and isinstance(weights, dict)
+        and finite_product(to, weights, group.shapes)
+    ):
         return  # one pass over both
     for given, what in ((to, "the weights to match to"), (weights, "the weights to move")):
         for name, table in _tables(given, what):
-            check_finite(group, table, name)
+            check_finite(table, group.shapes, name)
 
 
 def _tables(given: Weights | GaussianLike, what: str) -> list[tuple[str, Weights]]:

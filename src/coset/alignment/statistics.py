@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from coset.alignment.checks import answer
 from coset.bayes.batches import Data, as_batches
 from coset.errors import CosetError
 from coset.vocabulary import Weights
@@ -50,7 +51,7 @@ def reset_norm(module: nn.Module, weights: Weights, data: Data) -> Weights:
         norm.train()
     with torch.no_grad():
         for inputs, _ in as_batches(data):
-            working(inputs)
+            answer(working, inputs)
     return weights_of(working)
 
 
@@ -121,7 +122,7 @@ def channel_moments(
 
     with _hooks(module, names, measure), torch.no_grad():
         for inputs, _ in as_batches(data, batch_size=1000):
-            module(inputs)
+            answer(module, inputs)
     return Moments(
         {name: torch.stack(found).mean(0) for name, found in means.items()},
         {name: torch.stack(found).mean(0) for name, found in deviations.items()},
@@ -133,7 +134,7 @@ def _repairable(module: nn.Module, data: Data) -> list[str]:
     layers = [n for n, child in module.named_modules() if isinstance(child, _LAYERS)]
     seen: list[str] = []
     with _hooks(module, layers, lambda name, _layer, _outputs: seen.append(name)), torch.no_grad():
-        module(next(iter(as_batches(data)))[0][:2])
+        answer(module, next(iter(as_batches(data)))[0][:2])
     once = [name for name in seen[:-1] if seen.count(name) == 1]
     return [name for name in once if module.get_submodule(name).bias is not None]
 
