@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from coset import HMC, NUTS, SGHMC, SGLD, Checkpoint, CosetError, Cyclical
 from coset.bayes import GaussianPrior, as_batches
+from coset.weights import functionalise
 from problems import logistic
 
 RUNS = {
@@ -102,6 +104,38 @@ def test_a_run_does_not_go_on_with_other_data_or_another_prior(name, tmp_path):
     start = problem.network.weights
     with pytest.raises(CosetError, match="record of a run with first weights"):
         method.fit(problem, start=start, generator=seeded())
+
+
+class Curved(nn.Linear):
+    """Prints as a linear layer."""
+
+    def _get_name(self):
+        return "Linear"
+
+    def forward(self, inputs):
+        return super().forward(inputs).tanh()
+
+
+@pytest.mark.parametrize("name", ["HMC", "SGLD"])
+def test_a_run_does_not_go_on_with_another_network_or_generator(name, tmp_path):
+    problem, method = logistic(), with_folder(RUNS[name], tmp_path)
+    start = problem.network.weights
+    method.fit(problem, start=start, generator=seeded())
+    other = replace(problem, network=functionalise(Curved(2, 2).double()))
+    with pytest.raises(CosetError, match="record of a run with outputs"):
+        method.fit(other, start=start, generator=seeded())
+    advanced = seeded()
+    torch.rand(1, generator=advanced)
+    with pytest.raises(CosetError, match="record of a run with generator"):
+        method.fit(problem, start=start, generator=advanced)
+
+
+def test_the_setting_that_differs_is_told(tmp_path):
+    problem, method = logistic(), with_folder(RUNS["HMC"], tmp_path)
+    method.fit(problem, generator=seeded())
+    told = r"a run with method\.draws 20; needed method\.draws 21;"
+    with pytest.raises(CosetError, match=told):
+        replace(method, draws=21).fit(problem, generator=seeded())
 
 
 def test_a_damaged_file_is_noticed(tmp_path):

@@ -5,7 +5,6 @@ one file a stretch of draws.  Files are renamed into place when complete, draws 
 that counts them, so a run killed at any moment finds a folder it can continue from.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -14,11 +13,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from coset.bayes.batches import Batches, InMemory
-from coset.bayes.problem import Problem
 from coset.errors import CosetError
+from coset.inference.facts import require_same
 from coset.store import load_record, save_record
-from coset.vocabulary import Weights
 
 State = TypeVar("State")
 
@@ -144,47 +141,3 @@ def read(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> Progressed | None:
         )
     generator = tensors.pop("generator")
     return Progressed(step, kept, tensors, generator, draws)
-
-
-def facts_of(problem: Problem, starts: Weights) -> dict[str, Any]:
-    """What tells runs on one problem from runs on others: its parts, its data, where runs begin."""
-    return {
-        "likelihood": repr(problem.likelihood),
-        "prior": repr(problem.prior),
-        "data": data_fact(problem.train),
-        "first weights": _digest(starts),
-    }
-
-
-def data_fact(batches: Batches) -> str:
-    """Size and content of tensors; of a data set, which may draw at random, only the size."""
-    content = ""
-    if isinstance(batches, InMemory):
-        content = _digest({"inputs": batches.inputs, "targets": batches.targets})
-    return f"{batches.size} examples {content}".strip()
-
-
-def require_same(place: Path, known: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Refuses what another run has written.
-
-    Args:
-        place: Where it lies, for the message.
-        known: The facts of the run that wrote it.
-        facts: Those of the run that is to go on.
-    """
-    for name, value in facts.items():
-        if known.get(name) != value:
-            raise CosetError(
-                f"got {place}, the record of a run with {name} {known.get(name)!r:.120}",
-                f"needed {value!r:.120}",
-                "give another folder, or the settings, the data and the seed of that run",
-            )
-
-
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(tensor.view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]

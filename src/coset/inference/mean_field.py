@@ -13,6 +13,7 @@ from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.checkpoint import Checkpoint
+from coset.inference.facts import described
 from coset.inference.local_noise import (
     Deviations,
     NoisyLayers,
@@ -119,7 +120,8 @@ class MeanField:
             start = base.fit(problem, start=start, generator=generator).weights
         seeds = member_seeds(1, generator)
         starts = starting_points(problem, start, seeds)
-        record = record_of(self.checkpoint, repr(self), problem, self.recipe, seeds, starts)
+        kind = described(replace(self, base=None))  # the base has a record of its own
+        record = record_of(self.checkpoint, kind, problem, self.recipe, seeds, starts)
         run = _Run(self, problem, precisions, starts, record)
         run.train(generator, progress)
         return run.posterior(generator)

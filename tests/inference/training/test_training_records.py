@@ -30,6 +30,7 @@ from coset.inference.training.members import starting_points
 from coset.inference.training.parallel import train_stacks
 from coset.inference.training.planning import Plan
 from coset.inference.training.records import Record, part_of
+from coset.weights import functionalise
 
 
 class Noisy(nn.Module):
@@ -285,13 +286,15 @@ def _stopped_after(method, problem, steps):
     return found
 
 
-def shifted(data):
-    return replace(data, inputs=data.inputs + 1)
+def other_perceptron():
+    """Weights of the same names and shapes, another function."""
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.0), nn.Linear(8, 3))
 
 
 OTHERS = {
     "seeds": lambda m, p: (m, p, torch.Generator().manual_seed(6)),
     "recipe": lambda m, p: (replace(m, batch_size=9), p, seeded()),
+    "network": lambda m, p: (m, replace(p, network=functionalise(other_perceptron())), seeded()),
     "prior": lambda m, p: (m, replace(p, prior=type(p.prior)(3.0)), seeded()),
     "data": lambda m, p: (
         m,

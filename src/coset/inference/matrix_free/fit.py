@@ -16,6 +16,7 @@ from coset.curvature.tangent import Form, Mean, Tangent
 from coset.errors import CosetError
 from coset.inference.checkpoint import Checkpoint
 from coset.inference.doubts import unfinished
+from coset.inference.facts import described
 from coset.inference.matrix_free.loop import Found, Loop, check_mean, first_state, free_noise
 from coset.inference.matrix_free.model import Model, estimate_diagonal
 from coset.inference.matrix_free.preconditioning import preconditioner_bytes
@@ -110,9 +111,9 @@ def _loop(
     record = Record(
         checkpoint,
         {
-            "settings": repr(replace(curvature, solver=solver)),
-            "tuning": repr(None if settings is None else replace(settings, validation=None)),
-            "likelihood": type(tangent.likelihood).__name__,
+            "settings": described(replace(curvature, solver=solver)),
+            "tuning": described(settings and replace(settings, validation=None)),
+            "likelihood": described(tangent.likelihood),
             "seed": model.seed,
             "weights": [list(tangent.layout.names), tangent.layout.size],
             "numbers": digest(tangent.outputs, tangent.targets, precision),

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from coset.inference.checkpoint import Checkpoint, refill, require_same, tensors_of
+from coset.inference.checkpoint import Checkpoint, refill, tensors_of
+from coset.inference.facts import require_same
 from coset.linalg.iterative import Iterate
 from coset.store import load_record, save_record
 

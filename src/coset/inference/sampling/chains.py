@@ -15,19 +15,19 @@ from coset.errors import CosetError
 from coset.inference.checkpoint import (
     Checkpoint,
     Progressed,
-    facts_of,
     read,
     refill,
     tensors_of,
     write,
 )
+from coset.inference.facts import described, digest, facts_of
 from coset.inference.sampling.targets import settle
 from coset.inference.training.members import member_seeds, starting_points
 from coset.vocabulary import Progress, Weights
 
 _SECONDS_BETWEEN_REPORTS = 0.25
 
-_FORM = 3
+_FORM = 4
 """Of the states in checkpoints; those of another form are refused."""
 
 
@@ -92,8 +92,9 @@ class Begun:
         return {
             "kind": "chains",
             "form": _FORM,
-            "method": repr(sampler),
+            "method": described(sampler),
             "seed": int(generator.initial_seed()),
+            "generator": digest({"": generator.get_state()}),
             **facts_of(self.problem, self.stack),
         }
 

@@ -13,13 +13,14 @@ import torch
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.inference.checkpoint import Checkpoint, data_fact, facts_of, require_same
+from coset.inference.checkpoint import Checkpoint
+from coset.inference.facts import data_fact, described, facts_of, require_same
 from coset.inference.training.recipe import Recipe
 from coset.posterior.records import describe, restore
 from coset.store import load_record, save_record
 from coset.vocabulary import Weights
 
-_FORM = 1
+_FORM = 2
 """Of the records that this version writes."""
 
 
@@ -68,20 +69,20 @@ class Record:
 
 def record_of(
     checkpoint: Checkpoint | None,
-    kind: str,
+    kind: Any,
     problem: Problem,
     recipe: Recipe,
     seeds: Sequence[int],
     starts: Weights,
 ) -> Record | None:
-    """The record of a run from these beginnings; none without a checkpoint."""
+    """The record of a run of some kind from these beginnings; none without a checkpoint."""
     if checkpoint is None:
         return None
     held_out = recipe.held_out()
     facts = {
         "kind": kind,
         "form": _FORM,
-        "recipe": repr(replace(recipe, validation=None)),
+        "recipe": described(replace(recipe, validation=None)),
         "seeds": [int(seed) for seed in seeds],
         **facts_of(problem, starts),
         "validation data": None if held_out is None else data_fact(held_out),

@@ -1,0 +1,168 @@
+"""What tells one run from another, so that a record is only taken up by the run that wrote it.
+
+Facts are plain JSON and the same in every process: tensors are named by a digest of their content,
+and addresses in memory are left out.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coset.bayes.batches import Batches, InMemory
+from coset.bayes.problem import Problem
+from coset.errors import CosetError
+from coset.vocabulary import Weights
+
+_ROWS, _OUTPUTS = 8, 64
+"""Examples and outputs by which a network is recognised."""
+
+_ABOUT, _SLACK = "about", 1e-3
+"""Outputs that differ by less than this share of the largest may come from another machine."""
+
+_WIDTH, _SHOWN = 60, 3
+"""Characters of a fact, and how many facts, in a message."""
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def facts_of(problem: Problem, starts: Weights) -> dict[str, Any]:
+    """What tells runs on one problem from runs on others: its parts, its data, where runs begin."""
+    module = problem.network.module
+    return {
+        "network": None if module is None else _ADDRESS.sub("", repr(module)).splitlines(),
+        "likelihood": described(problem.likelihood),
+        "prior": described(problem.prior),
+        "data": data_fact(problem.train),
+        "first weights": digest(starts),
+        "outputs": {_ABOUT: _first_outputs(problem, starts)},
+    }
+
+
+def data_fact(batches: Batches) -> str:
+    """Size and content of tensors; of a data set, which may draw at random, only the size."""
+    content = ""
+    if isinstance(batches, InMemory):
+        content = digest({"inputs": batches.inputs, "targets": batches.targets})
+    return f"{batches.size} examples {content}".strip()
+
+
+def described(value: Any) -> Any:
+    """Settings, and whatever else is made of dataclasses, as JSON.
+
+    Fields that are not printed, such as where a run is written down, are left out.
+
+    >>> from coset.bayes.prior import GaussianPrior
+    >>> described(GaussianPrior(2.0))
+    {'class': 'GaussianPrior', 'precision': 2.0}
+    """
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case Tensor():
+            return f"{tuple(value.shape)} {digest({'': value})}"
+        case Mapping():
+            return {str(name): described(part) for name, part in value.items()}
+        case tuple() | list():
+            return [described(part) for part in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        own = {f.name: described(getattr(value, f.name)) for f in fields(value) if f.repr}
+        return {"class": type(value).__name__, **own}
+    return _ADDRESS.sub("", repr(value))
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """A short name of the content of tensors: their names, types, shapes and numbers."""
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        found.update(tensor.view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def require_same(place: Path, known: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Refuses what another run has written, and says in what the two differ.
+
+    Args:
+        place: Where it lies, for the message.
+        known: The facts of the run that wrote it.
+        facts: Those of the run that is to go on.
+    """
+    found = [
+        difference
+        for name, value in facts.items()
+        for difference in _differences(name, known.get(name), value)
+    ]
+    if not found:
+        return
+    pairs = [(name, *_shown(theirs, ours)) for name, theirs, ours in found[:_SHOWN]]
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    raise CosetError(
+        f"got {place}, the record of a run with "
+        + ", ".join(f"{name} {theirs}" for name, theirs, _ in pairs)
+        + more,
+        "needed " + ", ".join(f"{name} {ours}" for name, _, ours in pairs),
+        "give another folder, or the network, the settings, the data and the seed of that run",
+    )
+
+
+def _differences(name: str, known: Any, needed: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Where two facts differ, and how, as finely as they can be taken apart."""
+    if isinstance(known, Mapping) and isinstance(needed, Mapping):
+        if _ABOUT in known and _ABOUT in needed:
+            if not _close(known[_ABOUT], needed[_ABOUT]):
+                yield name, known[_ABOUT], needed[_ABOUT]
+        elif known.get("class") != needed.get("class"):
+            yield name, known.get("class"), needed.get("class")
+        else:
+            for part in sorted({*known, *needed}):
+                yield from _differences(f"{name}.{part}", known.get(part), needed.get(part))
+    elif isinstance(known, list) and isinstance(needed, list) and len(known) == len(needed):
+        for number, pair in enumerate(zip(known, needed, strict=True)):
+            yield from _differences(f"{name}[{number}]", *pair)
+    elif known != needed:
+        yield name, known, needed
+
+
+def _close(known: list[float], needed: list[float]) -> bool:
+    first, second = (torch.tensor(values, dtype=torch.float64) for values in (known, needed))
+    if first.shape != second.shape:
+        return False
+    finite = second[second.isfinite()].abs()
+    room = _SLACK * float(finite.max()) if len(finite) else 0.0
+    return torch.allclose(first, second, rtol=0.0, atol=room, equal_nan=True)
+
+
+def _shown(known: Any, needed: Any) -> tuple[str, str]:
+    """Two values in print; long ones from shortly before their first difference on."""
+    texts = repr(known), repr(needed)
+    same = next((k for k, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), 0)
+    begin = max(0, same - _WIDTH // 2) if max(map(len, texts)) > _WIDTH else 0
+
+    def cut(text: str) -> str:
+        rest = "…" if len(text) > begin + _WIDTH else ""
+        return f"{'…' if begin else ''}{text[begin : begin + _WIDTH]}{rest}"
+
+    return cut(texts[0]), cut(texts[1])
+
+
+def _first_outputs(problem: Problem, starts: Weights) -> list[float]:
+    """A few outputs of the first network: they tell modules apart that print alike."""
+    first = {name: tensor[0] for name, tensor in starts.items()}
+    # seeded, and put back: a network that draws must give the same outputs whenever it is asked
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.default_generator.manual_seed(0)
+        rows = torch.arange(min(_ROWS, problem.train.size))
+        inputs = problem.train.rows(rows)[0]
+        if not isinstance(problem.train, InMemory):  # a data set may draw its examples at random
+            noise = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(0))
+            inputs = noise.to(inputs) if inputs.is_floating_point() else torch.zeros_like(inputs)
+        outputs = problem.network.apply(first, inputs).flatten()
+    spread = torch.linspace(0, len(outputs) - 1, min(len(outputs), _OUTPUTS)).round().long()
+    return [float(value) for value in outputs[spread.to(outputs.device)]]
