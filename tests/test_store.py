@@ -4,6 +4,7 @@ import stat
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from coset import CosetError, store
 
@@ -35,15 +36,23 @@ def test_other_programs_can_read_it(saved):
     assert torch.equal(store.load_tensors(saved)["w"], TENSORS["w"])
 
 
+@pytest.mark.parametrize("read", [store.load_record, store.load_tensors])
 @pytest.mark.parametrize("bit", [0, 7])
-def test_a_flipped_bit_anywhere_is_noticed(saved, bit):
+def test_a_flipped_bit_anywhere_is_noticed(saved, bit, read):
     content = saved.read_bytes()
     for position in range(len(content)):
         changed = bytearray(content)
         changed[position] ^= 1 << bit
         saved.write_bytes(changed)
         with pytest.raises(CosetError):
-            store.load_record(saved)
+            read(saved)
+
+
+def test_files_of_other_programs_are_read(tmp_path):
+    path = tmp_path / "other.safetensors"
+    for metadata in (None, {}, {"format": "pt", "digest": "0" * 64}):
+        save_file(TENSORS, path, metadata=metadata)
+        assert torch.equal(store.load_tensors(path)["w"], TENSORS["w"])
 
 
 def test_a_file_cut_anywhere_or_with_more_at_its_end_is_noticed(saved):
