@@ -1,6 +1,6 @@
 """Mixtures of posteriors from independent beginnings (Wilson and Izmailov 2020)."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -8,6 +8,7 @@ import torch
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
+from coset.inference.checkpoint import Checkpoint
 from coset.inference.laplace import Laplace
 from coset.inference.map_estimate import MaximumAPosteriori
 from coset.inference.method import Method
@@ -136,13 +137,17 @@ class MultiMode:
 
 
 def _with_own_folder(inner: Method, number: int) -> Method:
-    """The method of one mode, whose checkpoint is a part of that of all modes."""
-    shared = getattr(inner, "checkpoint", None)
-    if shared is None:
+    """The method of one mode; its checkpoints, and those of methods inside, get a folder more."""
+    if not is_dataclass(inner):
         return inner
-    settings: Any = inner
-    own: Method = replace(settings, checkpoint=part_of(shared, f"mode-{number:03d}"))
-    return own
+    changes: dict[str, Any] = {}
+    for part in fields(inner):
+        value = getattr(inner, part.name)
+        if isinstance(value, Checkpoint):
+            changes[part.name] = part_of(value, f"mode-{number:03d}")
+        elif callable(getattr(value, "fit", None)):
+            changes[part.name] = _with_own_folder(value, number)
+    return replace(inner, **changes)
 
 
 def _evidence(report: FitReport) -> float | None:

@@ -24,6 +24,7 @@ from coset import (
     MCDropout,
     MeanField,
     MultiMode,
+    RebasedGaussian,
 )
 from coset.inference import SGD, Adam
 from coset.inference.training.members import starting_points
@@ -78,6 +79,10 @@ CASES = {
         perceptron,
     ),
     "modes": (MultiMode(MeanField(epochs=2, batch_size=8), 2), perceptron),
+    "modes of aligned ensembles": (
+        MultiMode(RebasedGaussian(DeepEnsemble(2, replace(SHORT, epochs=2))), 2),
+        perceptron,
+    ),
 }
 
 
@@ -96,8 +101,8 @@ def seeded():
 
 def with_folder(method, folder, every=2):
     checkpoint = Checkpoint(folder, every)
-    if isinstance(method, MultiMode):
-        return replace(method, inner=replace(method.inner, checkpoint=checkpoint))
+    if hasattr(method, "inner"):
+        return replace(method, inner=with_folder(method.inner, folder, every))
     return replace(method, checkpoint=checkpoint)
 
 
