@@ -19,6 +19,15 @@ def wider():
     return mlp(6, (9, 7), 3)
 def broken():
     return nn.Linear(2, 2)
+def halved():
+    return mlp(6, (8, 7), 3).half()
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8, bias=False), nn.Linear(6, 8, bias=False)
+        self.last.weight = self.first.weight
+    def forward(self, x):
+        return self.first(x).tanh() @ self.last.weight
 """
 
 
@@ -97,3 +106,132 @@ def test_bad_input_is_named_and_nothing_is_written(files, capsys):
     onto[onto.index("--out") + 1] = "nowhere/c.safetensors"
     refused(capsys, onto, "nowhere")
     assert not (files / "c.safetensors").exists()
+
+
+def replaced(given, old, new):
+    return [new if word == old else word for word in given]
+
+
+DATA = {
+    "inputs of shape (20, 5)": {"inputs": torch.zeros(20, 5), "targets": torch.zeros(20).long()},
+    "labels from 3 to 3": {"inputs": torch.zeros(20, 6), "targets": torch.full((20,), 3)},
+    "targets of shape (20, 1)": {"inputs": torch.zeros(20, 6), "targets": torch.zeros(20, 1)},
+    "rows": {"inputs": torch.zeros(20, 6), "targets": torch.zeros(3).long()},
+    "120 numbers that are": {
+        "inputs": torch.full((20, 6), torch.nan),
+        "targets": torch.zeros(20).long(),
+    },
+    "needed inputs and targets": {"x": torch.zeros(2, 6)},
+}
+
+
+@pytest.mark.parametrize("named", DATA)
+def test_data_that_do_not_fit_are_named_before_anything_is_printed(named, files, capsys):
+    save_file(DATA[named], "odd.safetensors")
+    assert main(words("./net.py:make", "--data", "odd.safetensors")) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert named in shown.err
+    assert len(shown.err.splitlines()) == 1
+    assert not (files / "c.safetensors").exists()
+
+
+IDLE = {
+    "--scales with --by activations": ["--by", "activations", "--data", "d", "--scales", "match"],
+    "--restarts with --by activations": ["--by", "activations", "--data", "d", "--restarts", "1"],
+    "--points without --data": ["--points", "25"],
+    "--reset-norm without --data": ["--reset-norm"],
+    "--repair without --data": ["--repair"],
+    "give --repair": ["--reset-norm", "--data", "data.safetensors"],
+}
+
+
+@pytest.mark.parametrize("named", IDLE)
+def test_options_without_effect_are_refused(named, files, capsys):
+    assert main(words("./net.py:make", *IDLE[named])) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert named in shown.err
+    assert len(shown.err.splitlines()) == 1
+
+
+def test_the_barrier_of_repaired_networks(files, capsys):
+    given = ["--data", "data.safetensors", "--points", "3", "--repair"]
+    assert main(words("./net.py:make", *given)) == 0
+    assert "barrier of the loss" in capsys.readouterr().out
+
+
+def test_whole_numbers_are_refused(files, capsys):
+    own = load_file("a.safetensors")
+    save_file({**own, "linear1.bias": own["linear1.bias"].long()}, "whole.safetensors")
+    given = replaced(words(), "b.safetensors", "whole.safetensors")
+    refused(capsys, given, "whole.safetensors", "linear1.bias", "int64")
+
+
+def test_our_own_files_are_checked_when_they_are_read(files, capsys):
+    assert main(words()) == 0
+    again = replaced(words(), "c.safetensors", "d.safetensors")
+    again = replaced(again, "b.safetensors", "c.safetensors")
+    assert main(again) == 0
+    capsys.readouterr()
+    content = bytearray((files / "c.safetensors").read_bytes())
+    content[-1] ^= 1
+    (files / "c.safetensors").write_bytes(content)
+    refused(capsys, again, "c.safetensors", "sha256")
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("model", ["make", "halved"])
+def test_half_precision_comes_back_bit_by_bit(kind, model, files, capsys):
+    for name in ("a.safetensors", "b.safetensors"):
+        save_file({n: w.to(kind) for n, w in load_file(name).items()}, name)
+    given = ["--data", "data.safetensors", "--points", "3"]
+    assert main(words(f"./net.py:{model}", *given)) == 0
+    shown = capsys.readouterr().out
+    assert float(shown.split("largest difference ")[1].split(",")[0]) < 1e-12
+    own, found = load_file("a.safetensors"), load_file("c.safetensors")
+    assert all(found[n].dtype == kind and torch.equal(found[n], own[n]) for n in own)
+
+
+@pytest.mark.parametrize(("kind", "limit"), [(torch.float16, 0.1), (torch.float32, 1.2e-3)])
+def test_scales_round_and_that_is_said(kind, limit, files, capsys):
+    """ReLU units three times as large: matched scales give numbers that the type does not have."""
+    own = load_file("a.safetensors")
+    factors = {"linear1.weight": 3.0, "linear1.bias": 3.0, "linear2.weight": 1 / 3}
+    moved = {name: tensor * factors.get(name, 1.0) for name, tensor in own.items()}
+    save_file({n: w.to(kind) for n, w in own.items()}, "a.safetensors")
+    save_file({n: w.to(kind) for n, w in moved.items()}, "b.safetensors")
+    assert main(words("./net.py:make", "--scales", "match")) == 0
+    shown = capsys.readouterr().out
+    assert f"rounded to {str(kind)[6:]} (allowed: {limit:.1e})" in shown
+
+
+def test_a_wrong_element_is_noticed_in_half_precision(files, capsys, monkeypatch):
+    """Outputs that move by a thousandth are no rounding, whatever type the files have."""
+    for name in ("a.safetensors", "b.safetensors"):
+        save_file({n: w.half() for n, w in load_file(name).items()}, name)
+    from coset.symmetry.group import SymmetryGroup
+
+    right = SymmetryGroup.act
+
+    def wrong(group, element, weights):
+        moved = right(group, element, weights)
+        return {**moved, "linear1.bias": moved["linear1.bias"] + 1e-3}
+
+    monkeypatch.setattr(SymmetryGroup, "act", wrong)
+    refused(capsys, words(), "outputs that differ", "nothing was written")
+    assert not (files / "c.safetensors").exists()
+
+
+def test_tied_tensors_are_written_under_each_name(files, capsys):
+    torch.manual_seed(2)
+    shared = torch.randn(8, 6)
+    order = torch.randperm(8)
+    both = ("first.weight", "last.weight")
+    save_file({name: shared.clone() for name in both}, "a.safetensors")
+    save_file({name: shared[order].clone() for name in both}, "b.safetensors")
+    assert main(words("./net.py:Tied")) == 0
+    found = load_file("c.safetensors")
+    assert all(torch.equal(found[name], shared) for name in both)
+    save_file({"first.weight": shared, "last.weight": shared + 1}, "b.safetensors")
+    refused(capsys, words("./net.py:Tied"), "b.safetensors", "last.weight")

@@ -37,8 +37,7 @@ def reset_norm(module: nn.Module, weights: Weights, data: Data) -> Weights:
         CosetError: If the network has no batch norm.
     """
     working = assign(copy.deepcopy(module), weights).eval().requires_grad_(False)
-    norms = [m for m in working.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    norms = [norm for norm in norms if norm.track_running_stats]
+    norms = norms_of(working)
     if not norms:
         raise CosetError(
             "got reset_norm for a network without batch norm",
@@ -53,6 +52,12 @@ def reset_norm(module: nn.Module, weights: Weights, data: Data) -> Weights:
         for inputs, _ in as_batches(data):
             answer(working, inputs)
     return weights_of(working)
+
+
+def norms_of(module: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    """The batch norms that keep statistics."""
+    found = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    return [norm for norm in found if norm.track_running_stats]
 
 
 @dataclass(frozen=True)

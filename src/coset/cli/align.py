@@ -1,5 +1,6 @@
 """``coset align``: moves one checkpoint along its orbit until it lies near another."""
 
+import copy
 import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -8,6 +9,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
     from coset.alignment.by_weights import Scales
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
     from coset.alignment.result import Match
     from coset.symmetry.group import SymmetryGroup
     from coset.vocabulary import Weights
+
+_Kind = Literal["float", "int"]
+_SAME = 1e-8
+"""Relative difference of outputs in double precision that is taken for rounding."""
 
 
 def align(
@@ -25,13 +31,14 @@ def align(
     model: Annotated[str, Parameter(show_default=False)],
     out: Annotated[Path, Parameter(show_default=False)],
     input_shape: Annotated[list[str] | None, Parameter(negative="")] = None,
-    dtype: Annotated[list[Literal["float", "int"]] | None, Parameter(negative="")] = None,
+    dtype: Annotated[list[_Kind] | None, Parameter(negative="")] = None,
     by: Literal["weights", "activations"] = "weights",
-    scales: Literal["automatic", "match", "keep", "canonical", "mass"] = "automatic",
-    restarts: Annotated[int, Parameter(validator=Number(gte=0, lte=10_000))] = 0,
+    scales: Literal["automatic", "match", "keep", "canonical", "mass"] | None = None,
+    restarts: Annotated[int | None, Parameter(validator=Number(gte=0, lte=10_000))] = None,
     data: str | None = None,
-    points: Annotated[int, Parameter(validator=Number(gte=3, lte=1000))] = 25,
-    reset_norm: bool = False,
+    points: Annotated[int | None, Parameter(validator=Number(gte=3, lte=1000))] = None,
+    reset_norm: Annotated[bool, Parameter(negative="")] = False,
+    repair: Annotated[bool, Parameter(negative="")] = False,
     seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))] = 0,
 ) -> None:
     """Aligns the network in B to the network in A and writes it as C, the same function as B.
@@ -49,72 +56,100 @@ def align(
             Guessed from the first layer when missing.
         dtype: float, or int for token numbers; once for all inputs or once for each.
         by: What units are compared by; activations need --data.
-        scales: Whether positive scales are matched, kept, matched where that helps much, or fixed
-            by the canonical form or the smallest mass first.
-        restarts: Further random orders; the best is kept.
+        scales: Whether positive scales are matched, kept, matched where that helps much (automatic,
+            what is done if nothing is said), or fixed by the canonical form or the smallest mass
+            first; by weights only.
+        restarts: Further random orders, none if nothing is said; the best is kept; by weights only.
         data: A data set (digits, mnist, fashion_mnist, ...) or a safetensors file with inputs and
             targets: shows the barrier of the loss between the networks, before and after.
-        points: Points of the barrier.
-        reset_norm: Measure batch-norm statistics again at every point.
+        points: Points of the barrier, 25 if nothing is said.
+        reset_norm: Measure batch-norm statistics again at every point of the barrier.
+        repair: Rescale channels at every inner point of the barrier, for networks without norms.
         seed: Where every random number comes from.
     """
+    shapes, kinds = input_shape or [], dtype or ["float"]
+    ways = _Options(by, scales, restarts, data, points, reset_norm, repair, seed)
     _check_place(out, a, b)
-    _check_data(by, data)
-    request = _Request(
-        a, b, model, out, input_shape or [], dtype or ["float"], by, scales, restarts, data, seed
-    )
-    _run(request, points, reset_norm)
+    _check_options(ways)
+    _run(_Files(a, b, model, out), ways, shapes, kinds)
 
 
-class _Request(NamedTuple):
-    """What was asked for."""
+class _Files(NamedTuple):
+    """What is read and written."""
 
     a: Path
     b: Path
     model: str
     out: Path
-    input_shape: list[str]
-    dtype: list[Literal["float", "int"]]
+
+
+class _Options(NamedTuple):
+    """How it is done."""
+
     by: str
-    scales: "Scales"
-    restarts: int
+    scales: "Scales | None"
+    restarts: int | None
     data: str | None
+    points: int | None
+    reset_norm: bool
+    repair: bool
     seed: int
 
 
-def _run(asked: _Request, points: int, reset_norm: bool) -> None:
+def _run(files: _Files, ways: _Options, shapes: list[str], kinds: list[_Kind]) -> None:
     import torch
 
     from coset.alignment.match import match
     from coset.cli.factory import load_module, read_inputs
-    from coset.store import save_record
     from coset.symmetry.discover import discover
 
-    module = load_module(asked.model).eval()
-    one, other = _read(asked.a, module), _read(asked.b, module)
-    inputs = read_inputs(module, asked.input_shape, asked.dtype)
-    examples = None if asked.data is None else _examples(asked.data)
-    group = discover(module, inputs)
-    generator = torch.Generator().manual_seed(asked.seed)
-    way = _way(asked, module, examples)
-    result = match(group, other.weights, to=one.weights, by=way, generator=generator)
-    error = _proof(module, inputs, other.weights, result.weights)
-    _show(group, one.weights, other.weights, result)
+    module = copy.deepcopy(load_module(files.model)).float().eval()
+    _check_norms(module, ways)
+    one, other = _read(files.a, module), _read(files.b, module)
+    inputs = read_inputs(module, shapes, kinds)
+    examples = None if ways.data is None else _examples(ways.data)
+    # in the wider type of the two files, and in single precision at least
+    wide = _widest(one.weights, other.weights)
+    module, inputs = module.to(wide), tuple(_cast(x, wide) for x in inputs)
+    ours, theirs = ({n: w.to(wide) for n, w in c.weights.items()} for c in (one, other))
     if examples is not None:
-        _show_barriers(module, one.weights, other.weights, result, examples, points, reset_norm)
+        examples = _cast(examples[0], wide), _cast(examples[1], wide)
+    group = discover(module, inputs)
+    generator = torch.Generator().manual_seed(ways.seed)
+    result = match(group, theirs, to=ours, by=_way(ways, module, examples), generator=generator)
+    moved = _moved(group, result, other, files.b)
+    proof = _proof(module, inputs, other, moved)
+    barriers = [] if examples is None else _barriers(module, ours, theirs, result, examples, ways)
+    _show(group, ours, theirs, result)
+    for line in barriers:
+        print(line)
+    _write(files, moved, proof)
+
+
+def _write(files: _Files, moved: "_Moved", proof: str) -> None:
+    from coset.store import save_record
+
     facts = {
         "kind": "weights",
-        "aligned_to": asked.a.name,
-        "from": asked.b.name,
-        "model": asked.model,
+        "aligned_to": files.a.name,
+        "from": files.b.name,
+        "model": files.model,
     }
-    save_record(asked.out, {**other.rest, **result.weights}, facts)
-    digest = hashlib.sha256(asked.out.read_bytes()).hexdigest()
-    print(
-        f"same function as {asked.b.name}: largest difference {error:.1e}, relative, "
-        "on random inputs"
-    )
-    print(f"{asked.out}: sha256 {digest}")
+    save_record(files.out, moved.rounded, facts)
+    digest = hashlib.sha256(files.out.read_bytes()).hexdigest()
+    print(f"same function as {files.b.name}: {proof}")
+    print(f"{files.out}: sha256 {digest}")
+
+
+def _widest(*given: "Weights") -> "torch.dtype":
+    import torch
+
+    kinds = {tensor.dtype for weights in given for tensor in weights.values()}
+    return torch.float64 if torch.float64 in kinds else torch.float32
+
+
+def _cast(tensor: "Tensor", kind: "torch.dtype") -> "Tensor":
+    return tensor.to(kind) if tensor.is_floating_point() else tensor
 
 
 class _Checkpoint(NamedTuple):
@@ -126,6 +161,7 @@ class _Checkpoint(NamedTuple):
 
 def _read(path: Path, module: "nn.Module") -> _Checkpoint:
     """A file's weights, refused unless they fit the module."""
+    from coset.alignment.checks import check_floating
     from coset.errors import CosetError
     from coset.store import load_tensors
     from coset.weights.network import weights_of
@@ -150,6 +186,7 @@ def _read(path: Path, module: "nn.Module") -> _Checkpoint:
             f"needed {tuple(own[name].shape)}, as in the model",
             "check --model",
         )
+    check_floating(found, own, str(path))
     rest = {name: tensor for name, tensor in found.items() if name not in own}
     return _Checkpoint({name: found[name] for name in own}, rest)
 
@@ -168,11 +205,41 @@ def _check_place(out: Path, *sources: Path) -> None:
         raise CosetError(f"got --out {out}, which is an input", "needed another name")
 
 
-def _check_data(by: str, data: str | None) -> None:
+def _check_options(ways: _Options) -> None:
+    """Refuses options that would have no effect."""
     from coset.errors import CosetError
 
-    if by == "activations" and data is None:
-        raise CosetError("got --by activations without --data", "needed data to run", "give --data")
+    if ways.by == "activations":
+        if ways.data is None:
+            raise CosetError(
+                "got --by activations without --data", "needed data to run", "give --data"
+            )
+        for word, value in (("--scales", ways.scales), ("--restarts", ways.restarts)):
+            if value is not None:
+                raise CosetError(
+                    f"got {word} with --by activations", "needed --by weights", f"leave {word} out"
+                )
+    measuring = {
+        "--points": ways.points is not None,
+        "--reset-norm": ways.reset_norm,
+        "--repair": ways.repair,
+    }
+    for word in [word for word, given in measuring.items() if given and ways.data is None]:
+        raise CosetError(
+            f"got {word} without --data", "needed data to measure a barrier on", "give --data"
+        )
+
+
+def _check_norms(module: "nn.Module", ways: _Options) -> None:
+    from coset.alignment.statistics import norms_of
+    from coset.errors import CosetError
+
+    if ways.reset_norm and not norms_of(module):
+        raise CosetError(
+            "got --reset-norm for a network without batch norm",
+            "needed running statistics to measure again",
+            "give --repair instead",
+        )
 
 
 def _examples(data: str) -> "tuple[Tensor, Tensor]":
@@ -188,41 +255,88 @@ def _examples(data: str) -> "tuple[Tensor, Tensor]":
     return found["inputs"], found["targets"]
 
 
-def _way(asked: _Request, module: "nn.Module", examples: "tuple[Tensor, Tensor] | None") -> "By":
+def _way(ways: _Options, module: "nn.Module", examples: "tuple[Tensor, Tensor] | None") -> "By":
     from coset.alignment.activations import ByActivations
     from coset.alignment.by_weights import ByWeights
 
-    if asked.by == "activations" and examples is not None:
+    if ways.by == "activations" and examples is not None:
         return ByActivations(module, examples[0])
-    return ByWeights(restarts=asked.restarts, scales=asked.scales)
+    return ByWeights(restarts=ways.restarts or 0, scales=ways.scales or "automatic")
 
 
-def _proof(
-    module: "nn.Module", inputs: "tuple[Tensor, ...]", before: "Weights", after: "Weights"
-) -> float:
-    """The largest relative difference of outputs; refuses more than rounding."""
+class _Moved(NamedTuple):
+    """A file's tensors after alignment, in double precision and as they are written."""
+
+    exact: "Weights"
+    rounded: "dict[str, Tensor]"
+
+
+def _moved(group: "SymmetryGroup", result: "Match", other: _Checkpoint, path: Path) -> _Moved:
+    """All tensors of the file that is moved, tied ones under each of their names."""
     import torch
 
     from coset.errors import CosetError
+
+    tied = {name: main for name, main in group.aliases.items() if name in other.rest}
+    for name, main in tied.items():
+        if not torch.equal(other.rest[name], other.weights[main]):
+            raise CosetError(
+                f"got {path} with {name!r} other than {main!r}",
+                "needed equal numbers in tensors that the model ties",
+                "check --model",
+            )
+    exact = group.act(result.element, {n: w.double() for n, w in other.weights.items()})
+    rounded = {name: exact[name].to(tensor.dtype) for name, tensor in other.weights.items()}
+    copies = {name: rounded[main].clone() for name, main in tied.items()}
+    return _Moved(exact, {**other.rest, **rounded, **copies})
+
+
+def _proof(
+    module: "nn.Module", inputs: "tuple[Tensor, ...]", before: _Checkpoint, after: _Moved
+) -> str:
+    """The largest relative difference of outputs, in words; refuses more than rounding.
+
+    All is computed in double precision, whatever the files hold.  What was done to the weights may
+    change nothing at all.  Permutations and signs do not round; scales do, and then the weights as
+    they are written may differ by what the files' own type allows.
+    """
+    import torch
+
     from coset.symmetry.check import difference
     from coset.symmetry.points import random_inputs
     from coset.symmetry.tracing import trace
 
     graph = trace(module, inputs)
     probe = random_inputs(inputs, generator=torch.Generator().manual_seed(0))
-    outputs = [
+    written = {name: after.rounded[name] for name in after.exact}
+    reference, moved, read = (
         graph.run({n: w.double() for n, w in weights.items()}, probe, dtype=torch.float64)
-        for weights in (before, after)
-    ]
-    error = difference(*outputs)
-    allowed = 1e4 * max(torch.finfo(w.dtype).eps for w in after.values())
+        for weights in (before.weights, after.exact, written)
+    )
+    error = difference(reference, moved)
+    _refuse_beyond(error, _SAME, "please report the model; nothing was written")
+    coarse = {w.dtype for n, w in written.items() if not torch.equal(w.double(), after.exact[n])}
+    if not coarse:
+        return f"largest difference {error:.1e}, relative, on random inputs"
+    kind = max(coarse, key=lambda kind: torch.finfo(kind).eps)
+    allowed = min(1e4 * torch.finfo(kind).eps, 0.1)
+    error = difference(reference, read)
+    _refuse_beyond(error, allowed, f"scales do not fit {kind}: give --scales keep")
+    return (
+        f"largest difference {error:.1e}, relative, on random inputs, "
+        f"from scales rounded to {str(kind).removeprefix('torch.')} (allowed: {allowed:.1e})"
+    )
+
+
+def _refuse_beyond(error: float, allowed: float, advice: str) -> None:
+    from coset.errors import CosetError
+
     if not error <= allowed:
         raise CosetError(
             f"got outputs that differ by {error:.1e} after alignment",
             f"needed at most {allowed:.1e}",
-            "please report the model; nothing was written",
+            advice,
         )
-    return error
 
 
 def _show(group: "SymmetryGroup", one: "Weights", other: "Weights", result: "Match") -> None:
@@ -258,23 +372,30 @@ def _show(group: "SymmetryGroup", one: "Weights", other: "Weights", result: "Mat
     console.print(f"{result.transpositions} transpositions in all{ties}")
 
 
-def _show_barriers(
+def _barriers(
     module: "nn.Module",
     one: "Weights",
     other: "Weights",
     result: "Match",
     examples: "tuple[Tensor, Tensor]",
-    points: int,
-    reset_norm: bool,
-) -> None:
+    ways: _Options,
+) -> list[str]:
+    """Lines that tell of the barrier before and after."""
     from coset.alignment.barrier import barrier
 
-    paths = [
-        barrier(module, one, weights, examples, points=points, reset_norm=reset_norm)
+    before, after = (
+        barrier(
+            module,
+            one,
+            weights,
+            examples,
+            points=ways.points or 25,
+            reset_norm=ways.reset_norm,
+            repair=ways.repair,
+        )
         for weights in (other, result.weights)
+    )
+    return [
+        f"barrier of the loss: {before.height:.4f} before, {after.height:.4f} after",
+        f"barrier of the error: {before.error_height:.4f} before, {after.error_height:.4f} after",
     ]
-    for name, values in (
-        ("barrier of the loss", [path.height for path in paths]),
-        ("barrier of the error", [path.error_height for path in paths]),
-    ):
-        print(f"{name}: {values[0]:.4f} before, {values[1]:.4f} after")
