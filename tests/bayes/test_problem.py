@@ -49,6 +49,17 @@ def test_check_finds_a_bad_label_in_a_late_batch():
         problem.check()
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("shape", [(6, 3), (6, 1, 3)])
+def test_check_finds_a_number_that_is_not_finite_in_a_late_batch(bad, shape):
+    inputs = torch.randn(shape)
+    inputs[4, ..., 1] = bad
+    network = functionalise(nn.Sequential(nn.Flatten(), nn.Linear(3, 2)))
+    data = as_batches((inputs, torch.arange(6) % 2), batch_size=4)
+    with pytest.raises(CosetError, match="inputs that are not finite, in example 4"):
+        Problem(network, Categorical(), GaussianPrior(), data).check()
+
+
 def test_with_likelihood_changes_nothing_else():
     problem = regression()
     other = problem.with_likelihood(GaussianNoise(2.0))

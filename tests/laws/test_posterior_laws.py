@@ -153,6 +153,21 @@ def test_asking_for_no_draws_is_refused(name):
         posterior.sample(0, generator=torch.Generator())
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_inputs_that_are_not_finite_are_refused_before_any_work(name):
+    inputs, targets = data()
+    inputs[7, 1] = torch.nan
+    told = []
+    with pytest.raises(CosetError, match="inputs that are not finite, in example 7"):
+        coset.fit(
+            plain(),
+            (inputs, targets),
+            method=METHODS[name],
+            progress=lambda *line: told.append(line),
+        )
+    assert not told
+
+
 def test_mixtures_have_one_component_a_mode():
     assert len(fitted(METHODS["multi-SWAG"]).posterior.components) == 2
 

@@ -66,11 +66,14 @@ class Problem:
     def check(self) -> None:
         """Runs the first examples through the network and refuses what does not fit.
 
-        All targets are checked, so that a bad label is found before training, not during it.
+        All data are checked, so that a bad number is found before training, not during it.
         """
+        seen = 0
         for number, (inputs, targets) in enumerate(self.train):
+            _require_finite(inputs, seen)
             if number == 0:
                 outputs = self._first_outputs(inputs)
+            seen += len(targets)
             self.likelihood.check(outputs.expand(len(targets), *outputs.shape[1:]), targets)
 
     def _first_outputs(self, inputs: Tensor) -> Tensor:
@@ -88,3 +91,15 @@ class Problem:
     def with_likelihood(self, likelihood: Likelihood) -> "Problem":
         """The same problem under another likelihood (learnt noise, say)."""
         return replace(self, likelihood=likelihood)
+
+
+def _require_finite(inputs: Tensor, first: int) -> None:
+    """Refuses inputs that are not finite; their rows are counted from ``first``."""
+    if not inputs.is_floating_point() or bool(inputs.isfinite().all()):
+        return
+    bad = ~inputs.isfinite().reshape(len(inputs), -1).all(1)
+    raise CosetError(
+        f"got inputs that are not finite, in example {first + int(bad.nonzero()[0])}",
+        "needed finite numbers",
+        "leave such examples out, or fill the gaps",
+    )

@@ -22,6 +22,7 @@ from coset.inference.local_noise import (
     noisy_layers,
 )
 from coset.inference.map_estimate import MaximumAPosteriori
+from coset.inference.training.loop import require_finite_weights
 from coset.inference.training.members import member_seeds, starting_points
 from coset.inference.training.noise import Noise, half_squares, is_learnt
 from coset.inference.training.optimisers import Adam, Optimiser
@@ -207,6 +208,9 @@ class _Run:
                 progress(self._epoch / epochs, f"epoch {self._epoch} of {epochs}")
         if self._record is not None and self._epoch > before:
             self._record.write(self._snapshot(generator))
+        for part in (self._means, self._log_stds):
+            stack = {name: tensor.detach().unsqueeze(0) for name, tensor in part.items()}
+            require_finite_weights(stack, [0], self._step_number)
 
     def _train_epoch(self, steps: int, generator: torch.Generator) -> None:
         """An epoch, or what is left of it."""

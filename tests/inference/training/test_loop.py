@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from training_problems import (
     train_plainly,
 )
 
+from coset import SWAG, DeepEnsemble, MaximumAPosteriori, MeanField
 from coset.bayes import GaussianNoise, GaussianPrior, Problem, as_batches
 from coset.errors import CosetError
 from coset.inference import SGD, Adam, Constant, Cosine, train_stack
@@ -180,6 +182,35 @@ def test_a_loss_that_is_not_finite_names_step_rate_and_member(seeds):
     message = rf"loss of nan at step 1 .*learning rate of 0\.25, in member {len(seeds) - 1}"
     with pytest.raises(CosetError, match=message):
         train_stack(problem, starts, recipe, seeds)
+
+
+class Steep(nn.Module):
+    """A finite loss with a gradient that is not: the root of zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+
+    def forward(self, inputs):
+        outputs = self.inner(inputs)
+        return outputs + (outputs * 0).sqrt()
+
+
+LAST = MaximumAPosteriori(epochs=1, batch_size=23)
+ONE_STEP = {
+    "one": LAST,
+    "ensemble": DeepEnsemble(3, LAST),
+    "early stopping": replace(LAST, validation=(torch.zeros(2, 4).double(), torch.arange(2))),
+    "mean field": MeanField(epochs=1, batch_size=23),
+    "SWAG": SWAG(rank=0, base=LAST, epochs=2),
+}
+
+
+@pytest.mark.parametrize("name", ONE_STEP)
+def test_weights_that_are_not_finite_after_the_last_step_are_refused(name):
+    problem = classification(Steep())
+    with pytest.raises(CosetError, match=r"weights 'inner\.\w+' that are not finite after step 1"):
+        ONE_STEP[name].fit(problem, generator=torch.Generator().manual_seed(0))
 
 
 def test_divergence_stops_the_training():

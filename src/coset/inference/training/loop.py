@@ -251,6 +251,19 @@ def _require_finite(losses: Float[Tensor, " m"], state: TrainingState, rate: flo
     )
 
 
+def require_finite_weights(weights: Weights, members: Sequence[int], step: int) -> None:
+    """Refuses a stack with weights that are not finite after ``step`` steps."""
+    for name, tensor in weights.items():
+        finite = tensor.isfinite().flatten(1).all(1) if tensor.dim() > 1 else tensor.isfinite()
+        if not bool(finite.all()):
+            raise CosetError(
+                f"got weights {name!r} that are not finite after step {step}, in member "
+                f"{members[int((~finite).nonzero()[0])]}",
+                "needed finite weights: a gradient was not finite where the loss was",
+                "look for roots and quotients of zero in the network, or lower the learning rate",
+            )
+
+
 def _validate(run: _Run, state: TrainingState) -> None:
     """Keeps the best weights of each member and lets go of those that have lost patience."""
     assert run.validation is not None
@@ -291,15 +304,17 @@ def _finish(run: _Run, state: TrainingState, rows: Tensor) -> None:
     if state.best is not None:
         kept, losses = state.best.weights, state.best.losses
     weights = {name: tensor[rows] for name, tensor in kept.items()}
+    numbers = [state.numbers[row] for row in rows.tolist()]
+    require_finite_weights(weights, numbers, state.step)  # no loss has seen the last step's
     losses, variances = losses[rows], None
     if state.noise is not None:
         # held-out residuals where we have them: those of the training data flatter the network
         half = run.losses(weights, run.validation or run.problem.train)
         noise = state.noise.select(rows).updated(half)
         losses, variances = noise.losses(half), noise.variance
-    for place, row in enumerate(rows.tolist()):
+    for place, number in enumerate(numbers):
         part = slice(place, place + 1)
-        state.finished[state.numbers[row]] = Trained(
+        state.finished[number] = Trained(
             {name: tensor[part] for name, tensor in weights.items()},
             losses[part],
             None if variances is None else variances[part],
