@@ -59,6 +59,7 @@ METHODS = {
     "rebased, low rank": RebasedGaussian(DeepEnsemble(3, BASE), rank=2),
     "rebased, unit by unit": RebasedGaussian(DeepEnsemble(3, BASE), per_unit=True),
     "not rebased": RebasedGaussian(DeepEnsemble(3, BASE), align=None),
+    "rebased dropout": RebasedGaussian(MCDropout(BASE), samples=4),
     "rebased mean field": RebasedGaussian(MeanField(epochs=3), samples=4),
     "rebased last layer": RebasedGaussian(Laplace(subset=LastLayer()), samples=4),
     "SWAG of rank one": SWAG(rank=1, base=BASE, epochs=3),

@@ -64,7 +64,7 @@ class MCDropout:
     ) -> tuple[RandomMasks, ...]:
         """Several posteriors from different beginnings, trained side by side as one stack."""
         problem.check()
-        sites = self._sites(problem)
+        sites = self.sites(problem)
         seeds = member_seeds(modes, generator)
         starts = starting_points(problem, start, seeds)
         recipe = self.base.recipe
@@ -77,7 +77,12 @@ class MCDropout:
             for member in unstack(trained.weights)
         )
 
-    def _sites(self, problem: Problem) -> tuple[DropoutSite, ...]:
+    def sites(self, problem: Problem) -> tuple[DropoutSite, ...]:
+        """Rate and shape of each dropout of the network.
+
+        Raises:
+            CosetError: If there is none, or masks cannot be drawn as asked for.
+        """
         network, train = problem.network, problem.train
         few, more = (train.rows(torch.arange(rows) % train.size)[0] for rows in (2, 3))
         sites = dropout_sites(lambda inputs: network.apply(network.weights, inputs), few, more)

@@ -30,6 +30,7 @@ from coset.inference.compacting import (
 )
 from coset.inference.diagnostics import r_hat, some_weights
 from coset.inference.ensemble import DeepEnsemble
+from coset.inference.folding import fold_masks
 from coset.inference.method import Method
 from coset.posterior.families import FitReport, Posterior, Samples
 from coset.posterior.low_rank import LowRankGaussian
@@ -39,8 +40,8 @@ from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Progress, Weights
 from coset.weights.stacking import members_of, stack, unstack
 
-_EXAMPLES = 5000
-"""Training inputs that covariances are taken from."""
+_EXAMPLES, _FEW = 5000, 8
+"""Training inputs that covariances are taken from, and by which folded masks are checked."""
 
 
 @dataclass(frozen=True)
@@ -189,8 +190,10 @@ class RebasedGaussian:
     def _members(
         self, problem: Problem, posterior: Posterior, generator: torch.Generator
     ) -> Weights:
-        """Whole networks: what draws leave out is the module's own."""
-        drawn = self._drawn(posterior, generator)
+        """Whole networks: what draws leave out is the module's own, and masks become weights."""
+        drawn = fold_masks(
+            problem.network, self._drawn(posterior, generator), _some_inputs(problem, _FEW)
+        )
         count, own = members_of(drawn), problem.network.weights
         return {
             name: drawn.get(name, tensor.expand(count, *tensor.shape))
@@ -252,9 +255,13 @@ def _with_places(report: FitReport, places: Places, numbers: dict[str, float]) -
 def _through_outputs(problem: Problem) -> ByCovariance:
     """Matching through the covariance of the training inputs."""
     assert problem.network.module is not None, "its symmetries have been found"
-    most = min(problem.train.size, _EXAMPLES)
-    index = torch.linspace(0, problem.train.size - 1, most).long()
-    return ByCovariance(problem.network.module, problem.train.rows(index)[0])
+    return ByCovariance(problem.network.module, _some_inputs(problem, _EXAMPLES))
+
+
+def _some_inputs(problem: Problem, most: int) -> Tensor:
+    """At most so many training inputs, evenly spread."""
+    size = problem.train.size
+    return problem.train.rows(torch.linspace(0, size - 1, min(size, most)).long())[0]
 
 
 def symmetries(problem: Problem) -> SymmetryGroup:
