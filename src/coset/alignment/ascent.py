@@ -212,7 +212,7 @@ class Ascent:
         """All numbers of each unit, in ``to`` and in the aligned weights."""
         return self.table.rows(name)
 
-    def reorder(self, name: str, order: Int[Tensor, " h"]) -> None:
+    def reorder(self, name: str, order: Int[Tensor, "*b h"]) -> None:
         """Moves units of one factor."""
         self.apply(self.plans[name], Move({name: order}, {}, 0.0, 0.0))
 

@@ -1,6 +1,7 @@
 """Units that can be exchanged at no cost: counted, and put back near their old places."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coset.alignment.plans import Plan
+from coset.alignment.transpositions import transpositions
 
 
 class Settled(Protocol):
@@ -30,8 +32,8 @@ class Settled(Protocol):
         """All numbers of each unit, in ``to`` and in the aligned weights."""
         ...
 
-    def reorder(self, name: str, order: Int[Tensor, " h"]) -> None:
-        """Moves units of one factor."""
+    def reorder(self, name: str, order: Int[Tensor, "*b h"]) -> None:
+        """Moves units of one factor; the order is in the shape of its permutations."""
         ...
 
 
@@ -40,23 +42,27 @@ def settle_ties(ascent: Settled) -> int:
 
     Two units are equal if all numbers compared agree: in the weights (two dead units) or in the
     network they are matched to.  Exchanging them changes the objective by nothing, so among all
-    best permutations the one with the most fixed points inside each class is taken.
+    such exchanges one with the fewest transpositions is taken.  Heads and the like are exchanged
+    with all that is in them, and units inside heads only with those of the same head.  Units of a
+    factor that acts twice on one tensor (recurrent matrices) are counted and stay where they are;
+    units that are equal but for their sign count as different.
     """
     count = 0
     for name, plan in ascent.plans.items():
-        if not plan.terms:
+        candidates = _exchangeable(ascent, name) if plan.terms else None
+        if candidates is None or not bool(candidates.any()):
             continue
-        candidates = _exchangeable(ascent, name)
-        if not bool(candidates.any()):
-            continue
-        tied = torch.zeros_like(candidates)
-        for rows in ascent.rows(name):
-            for copy in range(plan.copies):
-                tied[copy] |= _equal_to_another(rows[copy], candidates[copy])
+        to, own = (_classes(rows, candidates) for rows in ascent.rows(name))
+        tied = _shared(to) | _shared(own)
         count += int(tied.sum())
-        if plan.copies == 1 and not plan.children and not plan.curved:
-            for side in range(2):
-                _return_home(ascent, name, ascent.rows(name)[side][0], tied[0])
+        if plan.curved or not bool(tied.any()):
+            continue
+        table = ascent.permutations[name]
+        before = table.reshape(plan.copies, -1)
+        copies = zip(before.tolist(), to.tolist(), own.tolist(), strict=True)
+        after = torch.tensor([nearest_home(*copy) for copy in copies])
+        if not torch.equal(after, before):
+            ascent.reorder(name, before.argsort(-1).gather(-1, after).reshape(table.shape))
     return count
 
 
@@ -87,44 +93,106 @@ def _repeated(values: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
     return found
 
 
-def _equal_to_another(rows: Float[Tensor, "h f"], among: Bool[Tensor, " h"]) -> Bool[Tensor, " h"]:
-    labels = _classes(rows, among)
-    found = torch.zeros_like(among)
-    found[among] = labels.bincount()[labels] > 1
-    return found
-
-
-def _classes(rows: Float[Tensor, "h f"], among: Bool[Tensor, " h"]) -> Int[Tensor, " k"]:
-    labels: Tensor = torch.unique(rows[among], dim=0, return_inverse=True)[1]
+def _classes(rows: Float[Tensor, "b h f"], among: Bool[Tensor, "b h"]) -> Int[Tensor, "b h"]:
+    """For each unit the first one of its copy that has equal rows; only some are looked at."""
+    labels = torch.arange(rows.shape[1]).repeat(len(rows), 1)
+    for copy, chosen, found in zip(rows, among, labels, strict=True):
+        places = chosen.nonzero().squeeze(-1)
+        if len(places):
+            same: Tensor = torch.unique(copy[places], dim=0, return_inverse=True)[1].cpu()
+            first = torch.full_like(places, len(copy)).scatter_reduce(0, same, places, "amin")
+            found[places] = first[same]
     return labels
 
 
-def _return_home(
-    ascent: Settled, name: str, rows: Float[Tensor, "h f"], tied: Bool[Tensor, " h"]
-) -> None:
-    """Among units with equal rows, leaves as many as possible where they were."""
-    if not bool(tied.any()):
-        return
-    places = tied.nonzero().squeeze(-1)
-    labels = _classes(rows, tied)
-    before = ascent.permutations[name]
-    after = before.clone()
-    for label in labels.unique().tolist():
-        own = places[labels == label]
-        after[own] = _homecoming(own, before[own])
-    if not torch.equal(after, before):
-        order = before.argsort()[after]
-        ascent.reorder(name, order)
+def _shared(labels: Int[Tensor, "b h"]) -> Bool[Tensor, "b h"]:
+    """Which labels occur more than once in their row."""
+    counts = torch.zeros_like(labels).scatter_add(1, labels, torch.ones_like(labels))
+    return counts.gather(1, labels) > 1
 
 
-def _homecoming(places: Int[Tensor, " k"], units: Int[Tensor, " k"]) -> Int[Tensor, " k"]:
-    """The units in an order that puts each in its own place where that is among the places.
+def nearest_home(
+    permutation: Sequence[int], places: Sequence[int], units: Sequence[int]
+) -> list[int]:
+    """The permutation with equals exchanged so that it has as many cycles as can be found.
 
-    >>> _homecoming(torch.tensor([1, 4, 6]), torch.tensor([6, 1, 3])).tolist()
-    [1, 3, 6]
+    Going along a permutation from place to unit to place, one may turn off wherever a place or a
+    unit has equals.  So classes are crossings and what lies between them are roads, as many into a
+    crossing as out of it; taking out short round trips first leaves the most of them.  With one
+    class, every road leads back to its beginning and this is exact; the problem with many classes
+    is a hard one, and what is returned is never worse than what was given.
+
+    Args:
+        permutation: For each place its unit.
+        places: For each place its class.
+        units: For each place the class of the unit in it.
+
+    >>> nearest_home([2, 3, 1, 0], [0, 0, 2, 3], [0, 0, 2, 3])  # the first two are equal
+    [3, 2, 1, 0]
     """
-    home = torch.isin(places, units)
-    rest = units[~torch.isin(units, places)].sort().values
-    order = places.clone()
-    order[~home] = rest
-    return order
+    after = list(permutation)
+    for trip in _round_trips(_roads(permutation, places, units)):
+        for here, following in zip(trip, [*trip[1:], trip[0]], strict=True):
+            after[here] = following
+    swaps = transpositions(torch.tensor([after, list(permutation)]))
+    assert isinstance(swaps, Tensor)
+    return after if swaps[0] < swaps[1] else list(permutation)
+
+
+_Crossing = tuple[str, int]
+_Roads = dict[_Crossing, dict[_Crossing, list[list[int]]]]
+"""From crossing to crossing: the places on each of the roads between them."""
+
+
+def _roads(permutation: Sequence[int], places: Sequence[int], units: Sequence[int]) -> _Roads:
+    """What lies between classes with more than one member."""
+    steps: dict[_Crossing, list[tuple[_Crossing, list[int]]]] = {}
+    for place, unit in enumerate(permutation):
+        steps.setdefault(("place", places[place]), []).append((("unit", units[place]), []))
+        steps.setdefault(("unit", units[place]), []).append((("place", places[unit]), [unit]))
+    roads: _Roads = {}
+    for begin, ways in steps.items():
+        for end, passed in ways if len(ways) > 1 else ():
+            road = list(passed)
+            while len(steps[end]) == 1:
+                end, passed = steps[end][0]  # noqa: PLW2901
+                road += passed
+            roads.setdefault(begin, {}).setdefault(end, []).append(road)
+    return roads
+
+
+def _round_trips(roads: _Roads) -> Iterator[list[int]]:
+    """Takes all roads out in round trips, those over the fewest crossings first."""
+    length = 1
+    while roads:
+        for begin in list(roads):
+            while begin in roads and (trip := _round_trip(roads, begin, length)):
+                passed = []
+                for here, there in pairwise(trip):
+                    passed += roads[here][there].pop()
+                    if not roads[here][there]:
+                        del roads[here][there]
+                    if not roads[here]:
+                        del roads[here]
+                yield passed
+        length += 1
+
+
+def _round_trip(roads: _Roads, begin: _Crossing, most: int) -> list[_Crossing] | None:
+    """A shortest way back over at most so many roads."""
+    came: dict[_Crossing, _Crossing] = {}
+    edge = [begin]
+    for _ in range(most):
+        reached = []
+        for here in edge:
+            for there in roads[here]:
+                if there == begin:
+                    trip = [here]
+                    while trip[-1] != begin:
+                        trip.append(came[trip[-1]])
+                    return [*reversed(trip), begin]
+                if there not in came:
+                    came[there] = here
+                    reached.append(there)
+        edge = reached
+    return None
