@@ -42,6 +42,17 @@ def test_evidence_is_that_of_the_tangent_gaussian_process(rows, form):
     torch.testing.assert_close(found, exact, rtol=1e-10, atol=1e-8)
 
 
+@pytest.mark.parametrize("precision", [1.0, 1e-3])
+def test_single_precision_has_the_evidence_of_double(precision):
+    """Inputs on a plane leave most directions to the prior, which single precision would lose."""
+    plane = torch.randn(300, 2)
+    module = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 1))
+    data = plane @ torch.randn(2, 12), torch.sin(plane[:, :1])
+    exact = linearise(module, data, GaussianNoise(0.01)).log_evidence(precision)
+    rounded = linearise(module.float(), [x.float() for x in data], GaussianNoise(0.01))
+    torch.testing.assert_close(rounded.log_evidence(precision), exact, rtol=1e-4, atol=0)
+
+
 @pytest.mark.parametrize("rows", [5, 40])
 def test_the_mode_has_a_closed_form_for_regression(rows):
     module, inputs, targets = regression(rows)

@@ -25,7 +25,6 @@ from coset.linalg import (
     FromFunctions,
     LinearOperator,
     LowRankPlusDiagonal,
-    cast,
     conjugate_gradients,
     logdet,
     shift,
@@ -126,8 +125,8 @@ class Tangent:
 
     def _newton_evidence(self, precision: Tensor, start: Point) -> Tensor:
         curvature = self._curvature(start.outputs)
-        gradient = self.gradient(start, precision).unsqueeze(1)
-        gain = (gradient * solve(shift(curvature, precision), gradient)).sum() / 2
+        gradient = self.gradient(start, precision).double().unsqueeze(1)
+        gain = (gradient * solve(shift(curvature, precision.double()), gradient)).sum() / 2
         base = self.log_joint(start, precision) + gain
         return base - self._half_logdet(curvature, precision)
 
@@ -143,12 +142,13 @@ class Tangent:
         if not gradient.requires_grad:
             return found
         with torch.no_grad():
-            system = shift(self._curvature(found.outputs), precision)
-        flat = found.flat - solve(system, gradient.unsqueeze(1)).squeeze(1)
+            system = shift(self._curvature(found.outputs), precision.double())
+        flat = found.flat - solve(system, gradient.double().unsqueeze(1)).squeeze(1).to(gradient)
         change = (self.jacobian @ (flat - found.flat)).reshape(self.outputs.shape)
         return replace(found, flat=flat, outputs=found.outputs + change)
 
     def _half_logdet(self, curvature: LinearOperator, precision: Tensor) -> Tensor:
+        precision = precision.double()
         return (logdet(shift(curvature, precision)) - precision.log().sum()) / 2
 
     def log_joint(self, point: Point, precision: Float[Tensor, " p"]) -> Float[Tensor, ""]:
@@ -228,8 +228,8 @@ class Tangent:
     ) -> tuple[Tensor, Tensor]:
         """The Newton direction, and what it does to the outputs."""
         if self.is_small:
-            system = shift(self._curvature(point.outputs), precision)
-            direction = -solve(system, gradient.unsqueeze(1)).squeeze(1)
+            system = shift(self._curvature(point.outputs), precision.double())
+            direction = -solve(system, gradient.double().unsqueeze(1)).squeeze(1).to(gradient)
         else:
             direction = -conjugate_gradients(
                 self.product(point.outputs, precision),
@@ -266,11 +266,14 @@ class Tangent:
 
     def exact_curvature(self, outputs: Tensor | None = None) -> LinearOperator:
         """``Jᵀ B J`` with ``B`` at some outputs or the network's own, in double precision."""
-        at = self.outputs if outputs is None else outputs
-        return cast(self._curvature(at), torch.float64)
+        return self._curvature(self.outputs if outputs is None else outputs)
 
     def _curvature(self, outputs: Tensor) -> LinearOperator:
-        """The exact ``H = Jᵀ B J`` from the kept Jacobian, over weights or over outputs."""
+        """The exact ``H = Jᵀ B J`` from the kept Jacobian, over weights or over outputs.
+
+        In double precision: rounding in single leaves eigenvalues below zero that a small prior
+        precision does not lift.
+        """
         matrix = self.jacobian.matrix
         if matrix is None:
             raise CosetError(
@@ -279,7 +282,8 @@ class Tangent:
                 "needed a Jacobian that fits the memory",
                 "use fewer data or Laplace(curvature=KFAC())",
             )
-        rows = through_root(self.root(outputs), matrix, self.outputs, transpose=True)
+        root = self.root(outputs).double()
+        rows = through_root(root, matrix.double(), self.outputs, transpose=True)
         if rows.shape[0] < rows.shape[1]:
             return LowRankPlusDiagonal(rows.new_zeros(rows.shape[1]), rows.mT)
         return Dense(rows.mT @ rows)
