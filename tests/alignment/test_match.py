@@ -202,10 +202,23 @@ def test_distance_follows_from_the_objective(generator):
     group = group_of(net, 5)
     a, b = (random_weights(weights_of(net), generator) for _ in range(2))
     result = match(group, b, to=a)
-    names = [n for n in a if n != "2.bias"]
-    squares = sum(float(w[n].square().sum()) for w in (a, b) for n in names)
-    assert result.squared_distance == pytest.approx(squares - 2 * result.objective)
+    squares = sum(float(w[n].square().sum()) for w in (a, b) for n in a)
+    fixed = inner({"b": a["2.bias"]}, {"b": b["2.bias"]})  # no factor moves it
+    assert result.squared_distance == pytest.approx(squares - 2 * (result.objective + fixed))
     assert result.pair_distance == (result.squared_distance, result.transpositions)
+
+
+def test_the_distance_is_that_of_all_parameters_and_no_statistics(generator):
+    net = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.GELU(), nn.Linear(5, 2)).double()
+    group, a = group_of(net, 3), weights_of(net)
+    b = {n: w + torch.rand(w.shape, generator=generator).double() for n, w in a.items()}
+    result = match(group, b, to=a)
+    wanted = sum(
+        float((result.weights[name] - a[name]).square().sum()) for name, _ in net.named_parameters()
+    )
+    assert result.pair_distance == (pytest.approx(wanted), result.transpositions)
+    shifted = match(group, {**a, "3.bias": a["3.bias"] + 2.0}, to=a)
+    assert shifted.squared_distance == pytest.approx(8.0)
 
 
 def test_dead_units_stay_at_home(generator):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coset.alignment.by_weights import ByWeights, Outcome
 from coset.alignment.checks import check_weights
-from coset.alignment.match import By, moved_by
+from coset.alignment.match import By, check_by, moved_by
 from coset.alignment.plans import matched_tensors
 from coset.alignment.result import member_of, transpositions_of
 from coset.errors import CosetError
@@ -137,12 +137,7 @@ def match_stream(
 
 
 def _check_arguments(by: By, rounds: int, count: int) -> None:
-    if not isinstance(by, By):
-        raise CosetError(
-            f"got by of type {type(by).__name__}",
-            "needed a way of matching with a method solve(group, weights, to, generator=...)",
-            "give ByWeights(), ByActivations(...), BySinkhorn() or ByStraightThrough(...)",
-        )
+    check_by(by)
     if rounds < 1 or not count:
         raise CosetError(f"got {count} networks and rounds={rounds}", "needed at least one of each")
 

@@ -8,18 +8,23 @@ import torch
 from coset.alignment.by_weights import ByWeights, Outcome
 from coset.alignment.checks import check_finite, check_shapes, finite_product
 from coset.alignment.gaussians import (
-    GaussianLike,
+    Distribution,
     Marginals,
+    as_matched,
+    check_marginals,
     moved_deviations,
     solve_gaussians,
 )
-from coset.alignment.plans import matched_tensors
+from coset.alignment.plans import counts, matched_tensors
 from coset.alignment.result import Match
 from coset.errors import CosetError
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
 from coset.weights.stacking import unstack
+
+_TO = "the weights to match to"
+_MOVED = "the weights to move"
 
 
 @runtime_checkable
@@ -35,9 +40,9 @@ class By(Protocol):
 
 def match(
     group: SymmetryGroup,
-    weights: Weights | GaussianLike,
+    weights: Weights | Distribution,
     *,
-    to: Weights | GaussianLike,
+    to: Weights | Distribution,
     by: By = ByWeights(),
     generator: torch.Generator | None = None,
 ) -> Match:
@@ -48,11 +53,13 @@ def match(
 
     Args:
         group: The symmetries of the network.
-        weights: What is moved: weights, or a Gaussian with ``mean`` and ``std``, or a stack of
-            samples.  One element moves a whole stack if ``to`` is a distribution too; to the
+        weights: What is moved: weights, a stack of samples, or a distribution over all tensors: a
+            posterior of this library (Gaussians, samples, points), or anything with ``mean`` and
+            ``std``.  One element moves a whole stack if ``to`` is a distribution too; to the
             weights of one network every member is moved by an element of its own.
-        to: What it is moved to: weights, a Gaussian, or a stack of samples.  Distributions are
-            compared by the Wasserstein distance of their means and standard deviations.
+        to: What it is moved to: the same choice.  Distributions are compared by the Wasserstein
+            distance of their means and of the standard deviations of each entry; covariances
+            between entries have no say.
         by: How elements are judged and found.
         generator: For ways that use random numbers; ``None``: a fresh one of seed 0.
 
@@ -71,17 +78,19 @@ def match(
     >>> result.transpositions, torch.equal(result.weights["0.weight"], one["0.weight"])
     (2, True)
     """
+    check_by(by)
     generator = generator or torch.Generator().manual_seed(0)
-    target, many = _checked(group, to, "the weights to match to")
-    source, stacked = _checked(group, weights, "the weights to move")
+    target, source = as_matched(to, _TO), as_matched(weights, _MOVED)
+    many, stacked = (_check_fit(group, g, w) for g, w in ((target, _TO), (source, _MOVED)))
     _check_finite(group, target, source)
+    stack = source if stacked and isinstance(source, dict) else None
     if many and isinstance(target, dict):
         target = Marginals.of(target)
-    if stacked and isinstance(source, dict) and not isinstance(target, dict):
-        source = Marginals.of(source)
+    if stack is not None and isinstance(target, Marginals):
+        source = Marginals.of(stack)
     if isinstance(target, dict) and isinstance(source, dict):
-        if stacked:
-            return _each(group, source, target, by, generator)
+        if stack is not None:
+            return _each(group, stack, target, by, generator)
         outcome = by.solve(group, source, target, generator=generator)
         return measured(group, outcome, moved_by(group, outcome, source), target)
     if isinstance(target, dict) or isinstance(source, dict) or not isinstance(by, ByWeights):
@@ -90,39 +99,38 @@ def match(
             "needed two distributions and ByWeights()",
         )
     outcome = solve_gaussians(by, group, source, target, generator=generator)
-    return _of_gaussians(group, outcome, source, target, weights)
+    return _of_gaussians(group, outcome, source, target, stack)
 
 
-def _checked(
-    group: SymmetryGroup, given: Weights | GaussianLike, what: str
-) -> tuple[Weights | GaussianLike, bool]:
-    """What was given, once its tensors are known to fit, and whether it is a stack."""
-    leads = [check_shapes(group, table, name) for name, table in _tables(given, what)]
-    return given, isinstance(given, dict) and bool(leads[0])
+def check_by(by: object) -> None:
+    """Refuses what is no way of matching."""
+    if isinstance(by, type) or not isinstance(by, By):
+        what = by.__name__ if isinstance(by, type) else repr(by)
+        raise CosetError(
+            f"got by={what:.80}",
+            "needed a way of matching with a method solve(group, weights, to, generator=...)",
+            "give ByWeights(), ByActivations(...), BySinkhorn() or ByStraightThrough(...)",
+        )
+
+
+def _check_fit(group: SymmetryGroup, given: Weights | Marginals, what: str) -> bool:
+    """Refuses what does not fit the group; says whether it is a stack."""
+    if isinstance(given, Marginals):
+        check_marginals(group, given, what)
+        return False
+    return bool(check_shapes(group, given, what))
 
 
 def _check_finite(
-    group: SymmetryGroup, to: Weights | GaussianLike, weights: Weights | GaussianLike
+    group: SymmetryGroup, to: Weights | Marginals, weights: Weights | Marginals
 ) -> None:
-    if (
-        isinstance(to, dict)
-        and isinstance(weights, dict)
-        and finite_product(to, weights, group.shapes)
-    ):
+    """Refuses weights that are not finite; distributions have been looked at before."""
+    both = [given for given in (to, weights) if isinstance(given, dict)]
+    if len(both) == 2 and finite_product(*both, group.shapes):
         return  # one pass over both
-    for given, what in ((to, "the weights to match to"), (weights, "the weights to move")):
-        for name, table in _tables(given, what):
-            check_finite(table, group.shapes, name)
-
-
-def _tables(given: Weights | GaussianLike, what: str) -> list[tuple[str, Weights]]:
-    """The weights that something consists of, and what to call them."""
-    if isinstance(given, dict):
-        return [(what, given)]
-    return [
-        (f"the mean of {what}", given.mean),
-        (f"the standard deviations of {what}", given.std),
-    ]
+    for given, what in ((to, _TO), (weights, _MOVED)):
+        if isinstance(given, dict):
+            check_finite(given, group.shapes, what)
 
 
 def moved_by(group: SymmetryGroup, outcome: Outcome, weights: Weights) -> Weights:
@@ -151,22 +159,23 @@ def _each(
         max(result.sweeps for result in found),
         compared=((to, weights),),
         names=found[0].names,
+        parameters=found[0].parameters,
     )
 
 
 def _of_gaussians(
     group: SymmetryGroup,
     outcome: Outcome,
-    source: GaussianLike,
-    target: GaussianLike,
-    given: Weights | GaussianLike,
+    source: Marginals,
+    target: Marginals,
+    stack: Weights | None,
 ) -> Match:
     """The result for distributions; a stack comes back as a stack, moved by one element."""
     mean = group.act(outcome.element, source.mean)
     std = moved_deviations(group, outcome.element, source.std)
     return replace(
         measured(group, outcome, mean, target.mean),
-        weights=group.act(outcome.element, given) if isinstance(given, dict) else mean,
+        weights=mean if stack is None else group.act(outcome.element, stack),
         std=std,
         compared=((target.mean, mean), (target.std, std)),
     )
@@ -178,9 +187,13 @@ def measured_between(group: SymmetryGroup, weights: Weights, to: Weights) -> Mat
 
 
 def measured(group: SymmetryGroup, outcome: Outcome, aligned: Weights, to: Weights) -> Match:
-    """The result, with objective and distance over the tensors that are matched."""
-    names = tuple(sorted(matched_tensors(group)))
-    pairs = ((to, aligned),)
+    """The result: the objective over the tensors that are matched, the distance over all."""
     return Match(
-        outcome.element, aligned, outcome.ties, outcome.sweeps, compared=pairs, names=names
+        outcome.element,
+        aligned,
+        outcome.ties,
+        outcome.sweeps,
+        compared=((to, aligned),),
+        names=tuple(sorted(matched_tensors(group))),
+        parameters=tuple(filter(counts, sorted(group.shapes))),
     )

@@ -24,7 +24,9 @@ class Match:
         sweeps: How many times all factors were gone through.
         std: The aligned standard deviations, when Gaussians were matched.
         compared: What objective and distance are taken of: pairs of target and aligned weights.
-        names: The tensors that count.
+        names: The tensors that count in the objective: those that the group moves.
+        parameters: The tensors that count in the distance: all of them.  Running statistics count
+            in neither.
     """
 
     element: Element
@@ -34,6 +36,7 @@ class Match:
     std: Weights | None = None
     compared: tuple[tuple[Weights, Weights], ...] = field(default=(), repr=False)
     names: tuple[str, ...] = field(default=(), repr=False)
+    parameters: tuple[str, ...] = field(default=(), repr=False)
 
     __repr__ = brief
 
@@ -48,11 +51,14 @@ class Match:
 
     @cached_property
     def squared_distance(self) -> float:
-        """``|to - aligned|²`` over the same tensors."""
+        """``|to - aligned|²`` over all parameters, also those that the group does not move.
+
+        Between Gaussians the squared Wasserstein distance of their marginals.
+        """
         return sum(
             float((to[name].double() - own[name].double()).square().sum())
             for to, own in self.compared
-            for name in self.names
+            for name in self.parameters
         )
 
     @property
@@ -67,7 +73,7 @@ class Match:
 
     @property
     def pair_distance(self) -> tuple[float, int]:
-        """Squared weight distance after alignment, and the number of transpositions.
+        """Squared distance of all parameters after alignment, and the number of transpositions.
 
         The two numbers that say how far apart two networks are (Xiao, Liu, Bamler 2023).
         """

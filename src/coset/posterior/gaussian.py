@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from coset.errors import CosetError
-from coset.linalg import LinearOperator, root
+from coset.linalg import LinearOperator, diagonal, root
 from coset.posterior.families import FitReport
 from coset.printing import brief
 from coset.vocabulary import Weights
@@ -55,6 +55,17 @@ class Gaussian:
     def centre(self, network: Network) -> Weights:
         """All weights of a network at the mean."""
         return {**network.weights, **self.fixed, **self.mean}
+
+    def marginals(self) -> tuple[Weights, Weights]:
+        """Mean and standard deviation of each entry; fixed tensors have none.
+
+        >>> from coset.linalg import Diagonal
+        >>> Gaussian({"w": torch.zeros(1)}, Diagonal(torch.tensor([4.0]))).marginals()
+        ({'w': tensor([0.])}, {'w': tensor([2.])})
+        """
+        std = self.layout.unflatten(diagonal(self.covariance).clamp_min(0).sqrt())
+        fixed = {name: torch.zeros_like(tensor) for name, tensor in self.fixed.items()}
+        return {**self.fixed, **self.mean}, {**fixed, **std}
 
     @cached_property
     def _root(self) -> LinearOperator:

@@ -60,6 +60,20 @@ class LowRankGaussian:
         """Number of directions."""
         return len(next(iter(self.factors.values()))) if self.factors else 0
 
+    def marginals(self) -> tuple[Weights, Weights]:
+        """Mean and standard deviation of each entry, ``√(std² + Σ_r f_r²)``; fixed ones have none.
+
+        >>> line = LowRankGaussian({"w": torch.zeros(1)}, {"w": torch.tensor([3.0])})
+        >>> LowRankGaussian(line.mean, line.std, {"w": torch.tensor([[4.0]])}).marginals()[1]
+        {'w': tensor([5.])}
+        """
+        variance = {name: tensor.square() for name, tensor in self.std.items()}
+        for name, directions in self.factors.items():
+            variance[name] = variance[name] + directions.square().sum(0)
+        fixed = {name: torch.zeros_like(tensor) for name, tensor in self.fixed.items()}
+        std = {name: tensor.sqrt() for name, tensor in variance.items()}
+        return {**self.fixed, **self.mean}, {**fixed, **std}
+
     def sample(self, draws: int, *, generator: torch.Generator) -> Weights:
         """A stack of ``draws`` members."""
         if draws < 1:

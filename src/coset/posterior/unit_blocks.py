@@ -39,6 +39,15 @@ class UnitBlocks:
         """The tensors of a draw."""
         return Layout.of({**self.mean, **self.fixed})
 
+    def marginals(self) -> tuple[Weights, Weights]:
+        """Mean and standard deviation of each entry; fixed tensors have none."""
+        fixed = {name: torch.zeros_like(tensor) for name, tensor in self.fixed.items()}
+        std = {
+            name: self.deviations[name].square().sum(0).sqrt().reshape(tensor.shape)
+            for name, tensor in self.mean.items()
+        }
+        return {**self.fixed, **self.mean}, {**fixed, **std}
+
     def sample(self, draws: int, *, generator: torch.Generator) -> Weights:
         """A stack of ``draws`` members."""
         if draws < 1:
