@@ -126,7 +126,7 @@ def _check_finite(
 ) -> None:
     """Refuses weights that are not finite; distributions have been looked at before."""
     both = [given for given in (to, weights) if isinstance(given, dict)]
-    if len(both) == 2 and finite_product(*both, group.shapes):
+    if len(both) == 2 and finite_product(both[0], both[1], group.shapes):
         return  # one pass over both
     for given, what in ((to, _TO), (weights, _MOVED)):
         if isinstance(given, dict):
