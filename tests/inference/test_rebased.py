@@ -1,10 +1,23 @@
 """The compact representation, on samples that are one network moved along its orbit."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
-from coset import CosetError, DeepEnsemble, MaximumAPosteriori, RebasedGaussian, discover
+from coset import (
+    HMC,
+    SGLD,
+    CosetError,
+    Cyclical,
+    DeepEnsemble,
+    MaximumAPosteriori,
+    MeanField,
+    MultiMode,
+    RebasedGaussian,
+    discover,
+)
 from coset.alignment.by_weights import ByWeights
 from coset.bayes import Categorical, GaussianPrior, Problem, as_batches
 from coset.inference.compacting import (
@@ -15,7 +28,8 @@ from coset.inference.compacting import (
     moved,
     unit_blocks,
 )
-from coset.posterior.families import FitReport, Samples
+from coset.inference.diagnostics import effective_sample_size, r_hat
+from coset.posterior.families import FitReport, Mixture, Samples
 from coset.weights import functionalise, stack, unstack, weights_of
 
 
@@ -166,6 +180,69 @@ def test_samples_one_at_a_time_give_the_same_gaussian(problem, scrambled):
         torch.testing.assert_close(whole.std[name], read.std[name])
 
 
+def test_samples_one_at_a_time_without_alignment(problem, scrambled):
+    _, _, members = scrambled
+    method = RebasedGaussian(align=None)
+    read = method.compact_stream(problem, unstack(members), generator=torch.Generator())
+    for name, tensor in members.items():
+        torch.testing.assert_close(read.mean[name], tensor.mean(0))
+        torch.testing.assert_close(read.std[name], tensor.std(0))
+
+
+def chains_of(count, stack):
+    return Samples(stack, report=FitReport(diagnostics={"chains": float(count)}))
+
+
+def test_chains_are_measured_after_alignment(problem, scrambled):
+    """Forty independent samples as four chains, from one run and from two modes of two chains."""
+    group, _, members = scrambled
+    halves = [{name: w[part] for name, w in members.items()} for part in (slice(20), slice(20, 40))]
+    places = find_places(
+        group,
+        unstack(members),
+        by=ByWeights(),
+        to_mean=True,
+        rounds=100,
+        generator=torch.Generator().manual_seed(0),
+    )
+    aligned = problem.network.layout.flatten(stack(list(moved(group, places, unstack(members)))))
+    by_chain = aligned.unflatten(0, (4, 10)).transpose(0, 1)
+    for posterior in (chains_of(4, members), Mixture(tuple(chains_of(2, half) for half in halves))):
+        fitted = RebasedGaussian().compact(
+            problem, posterior, generator=torch.Generator().manual_seed(0)
+        )
+        found = fitted.report.diagnostics
+        assert found["chains"] == 4
+        assert found["r_hat_aligned_weights"] == pytest.approx(float(r_hat(by_chain).max()))
+        wanted = float(effective_sample_size(by_chain).min())
+        assert found["effective_draws_aligned_weights"] == pytest.approx(wanted)
+    weighed = Mixture(posterior.components, torch.tensor([0.0, 1.0]))  # drawn, so no chains
+    fitted = RebasedGaussian().compact(problem, weighed, generator=torch.Generator().manual_seed(0))
+    assert "r_hat_aligned_weights" not in fitted.report.diagnostics
+
+
+def test_label_switches_stop_at_the_ends_of_chains(problem, scrambled, generator):
+    group, centre, _ = scrambled
+    swap = group.identity()
+    first = group.permutations[0].name
+    table = swap.permutations[first].clone()
+    table[[0, 1]] = table[[1, 0]]
+    swap.permutations[first].copy_(table)
+    moved_centre = group.act(swap, centre)
+    # chains of four: one stays, one is elsewhere all the time, one changes after its second state
+    members = stack([*[centre] * 4, *[moved_centre] * 4, *[centre] * 2, *[moved_centre] * 2])
+    posterior = chains_of(3, members)
+    counts = RebasedGaussian().label_switching(problem, posterior, generator=generator)
+    assert counts.tolist() == [[0, 0, 0], [0, 0, 0], [0, 1, 0]]
+    fitted = RebasedGaussian().compact(problem, posterior, generator=generator)
+    found = fitted.report.diagnostics["transpositions_between_neighbours"]
+    assert found == pytest.approx(1 / 9)
+    one_run = RebasedGaussian().label_switching(problem, Samples(members), generator=generator)
+    assert one_run.tolist() == [[0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0]]
+    with pytest.raises(CosetError, match="align=None"):
+        RebasedGaussian(align=None).label_switching(problem, posterior, generator=generator)
+
+
 def test_reports_say_how_units_changed_places(problem, scrambled, generator):
     _, _, members = scrambled
     fitted = RebasedGaussian().compact(problem, Samples(members), generator=generator)
@@ -174,10 +251,51 @@ def test_reports_say_how_units_changed_places(problem, scrambled, generator):
     assert 4 < fitted.report.diagnostics["transpositions_between_neighbours"] < 8.5
 
 
-def test_more_rank_than_samples_is_refused(problem):
-    base = MaximumAPosteriori(epochs=1)
+BASE = MaximumAPosteriori(epochs=1)
+VAIN = {
+    "ensemble": (DeepEnsemble(3, BASE), 9, "3 samples for a rank of 9"),
+    "one network": (BASE, 0, "1 samples for a rank of 0"),
+    "chains": (HMC(draws=3, chains=2), 7, "6 samples for a rank of 7"),
+    "cycles": (SGLD(schedule=Cyclical(2, 10, 0.5, 2), chains=1), 5, "4 samples for a rank of 5"),
+    "modes": (MultiMode(DeepEnsemble(2, BASE), 2), 5, "4 samples for a rank of 5"),
+    "a density": (MeanField(epochs=1), 101, "100 samples for a rank of 101"),
+    "modes of a density": (MultiMode(MeanField(epochs=1), 2), 101, "100 samples for a rank of 101"),
+}
+
+
+@pytest.mark.parametrize("name", VAIN)
+def test_more_rank_than_samples_is_refused_before_the_inner_method_runs(name, problem):
+    inner, rank, words = VAIN[name]
+    told = []
+    with pytest.raises(CosetError, match=words):
+        RebasedGaussian(inner, rank).fit(
+            problem, generator=torch.Generator(), progress=lambda *line: told.append(line)
+        )
+    assert not told
+
+
+def test_more_rank_than_samples_of_a_method_of_ones_own_is_refused(problem):
+    class Own:
+        def fit(self, problem, *, start=None, generator):
+            return DeepEnsemble(3, BASE).fit(problem, generator=generator)
+
     with pytest.raises(CosetError, match="3 samples for a rank of 4"):
-        RebasedGaussian(DeepEnsemble(3, base), 4).fit(problem, generator=torch.Generator())
+        RebasedGaussian(Own(), 4).fit(problem, generator=torch.Generator())
+
+
+def test_a_network_that_cannot_be_traced_is_refused_before_the_inner_method_runs(problem):
+    class Untraceable(nn.Linear):
+        def forward(self, inputs):
+            outputs = super().forward(inputs)
+            return outputs if float(outputs.detach().sum()) != 0.5 else -outputs
+
+    told = []
+    other = replace(problem, network=functionalise(Untraceable(3, 2)))
+    with pytest.raises(CosetError):
+        RebasedGaussian(DeepEnsemble(3, BASE)).fit(
+            other, generator=torch.Generator(), progress=lambda *line: told.append(line)
+        )
+    assert not told
 
 
 @pytest.mark.parametrize(
@@ -188,6 +306,8 @@ def test_more_rank_than_samples_is_refused(problem):
         {"reference": "last"},
         {"rank": 2, "per_unit": True},
         {"by_outputs": True, "align": None},
+        {"inner": DeepEnsemble},
+        {"inner": "ensemble"},
     ],
 )
 def test_bad_settings_are_refused(settings):

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from coset.alignment.by_covariance import ByCovariance
@@ -151,22 +152,34 @@ def moved(group: SymmetryGroup, places: Places, members: Sequence[Weights]) -> I
         yield group.act(element, members[k])
 
 
-def label_switches(group: SymmetryGroup, places: Places) -> dict[str, float]:
-    """Mean numbers of transpositions: to the reference, and from one sample to the next.
+def switches_along(group: SymmetryGroup, places: Places, chains: int = 1) -> Int[Tensor, "m s"]:
+    """How many units have changed places from each sample to the next, one row a chain.
 
-    Along a chain the second counts how many units have changed places between two states.
+    Samples come chain after chain, as many of each; from one chain to the next nothing is counted.
     """
-    elements = places.elements
-    steps = [group.compose(first, group.inverse(second)) for first, second in pairwise(elements)]
+    length = len(places.elements) // chains
+    rows = [places.elements[k * length : (k + 1) * length] for k in range(chains)]
+    return torch.tensor(
+        [
+            [_transpositions(group.compose(a, group.inverse(b))) for a, b in pairwise(row)]
+            for row in rows
+        ],
+        dtype=torch.long,
+    )
+
+
+def label_switches(group: SymmetryGroup, places: Places, chains: int = 1) -> dict[str, float]:
+    """Mean numbers of transpositions: to the reference, and along the chains."""
+    away = torch.tensor([_transpositions(element) for element in places.elements])
+    along = switches_along(group, places, chains)
     return {
-        "transpositions": _mean_transpositions(elements),
-        "transpositions_between_neighbours": _mean_transpositions(steps),
+        "transpositions": float(away.double().mean()),
+        "transpositions_between_neighbours": float(along.double().mean()) if along.numel() else 0.0,
     }
 
 
-def _mean_transpositions(elements: Sequence[Element]) -> float:
-    counts = [sum(transpositions_of(element.permutations).values()) for element in elements]
-    return sum(counts) / max(1, len(counts))
+def _transpositions(element: Element) -> int:
+    return int(sum(transpositions_of(element.permutations).values()))
 
 
 def _member(element: Element, k: int) -> Element:

@@ -5,8 +5,9 @@ from typing import Protocol
 import torch
 
 from coset.bayes.problem import Problem
+from coset.errors import CosetError
 from coset.posterior.families import Posterior
-from coset.vocabulary import Weights
+from coset.vocabulary import Progress, Weights
 
 
 class Method(Protocol):
@@ -23,3 +24,35 @@ class Method(Protocol):
             generator: The only source of randomness: equal seeds give equal results.
         """
         ...
+
+
+def require_method(given: object, what: str) -> None:
+    """Refuses what is easily written in the place of a method.
+
+    Args:
+        given: What was given.
+        what: The argument: ``"method"``.
+    """
+    if isinstance(given, type):
+        raise CosetError(
+            f"got the class {given.__name__} as the {what}",
+            "needed a method with its settings",
+            f"write {what}={given.__name__}()",
+        )
+    if not callable(getattr(given, "fit", None)):
+        raise CosetError(
+            f"got {what}={given!r:.80}",
+            "needed something that can fit, such as Laplace() or DeepEnsemble(8)",
+        )
+
+
+def within(progress: Progress | None, begin: float, end: float, phase: str) -> Progress | None:
+    """Reports of one phase of a fit, as a part of the whole.
+
+    >>> told = within(print, 0.5, 1.0, "collecting")
+    >>> told(0.5, "epoch 2")
+    0.75 collecting: epoch 2
+    """
+    if progress is None:
+        return None
+    return lambda done, line: progress(begin + done * (end - begin), f"{phase}: {line}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from coset.alignment.by_covariance import ByCovariance
@@ -26,19 +27,27 @@ from coset.inference.compacting import (
     low_rank,
     moved,
     streamed,
+    switches_along,
     unit_blocks,
 )
-from coset.inference.diagnostics import r_hat, some_weights
+from coset.inference.diagnostics import effective_sample_size, r_hat, some_weights
 from coset.inference.ensemble import DeepEnsemble
 from coset.inference.folding import fold_masks
-from coset.inference.method import Method
-from coset.posterior.families import FitReport, Posterior, Samples
+from coset.inference.foresight import expected_members, innermost
+from coset.inference.method import Method, require_method
+from coset.inference.monte_carlo_dropout import MCDropout
+from coset.posterior.families import FitReport, Mixture, Posterior, Samples
 from coset.posterior.low_rank import LowRankGaussian
 from coset.posterior.predict import finite_members
+from coset.posterior.random_masks import RandomMasks
 from coset.symmetry.discover import discover
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Progress, Weights
+from coset.weights.masks import split_masks
 from coset.weights.stacking import members_of, stack, unstack
+
+_DRAWS = 4
+"""Draws of a chain from which convergence can be told."""
 
 _EXAMPLES, _FEW = 5000, 8
 """Training inputs that covariances are taken from, and by which folded masks are checked."""
@@ -80,6 +89,7 @@ class RebasedGaussian:
     members: int = 32
 
     def __post_init__(self) -> None:
+        require_method(self.inner, "inner")
         if self.rank < 0 or self.rounds < 1 or self.samples < 2 or self.members < 1:
             raise CosetError(
                 f"got a rank of {self.rank}, {self.rounds} rounds, {self.samples} samples and "
@@ -112,10 +122,32 @@ class RebasedGaussian:
         Raises:
             CosetError: If there are fewer samples than the rank, or the network cannot be traced.
         """
+        group = self._foreseen(problem)
         # a method of the user's own may do without progress
         extra: dict[str, Any] = {} if progress is None else {"progress": progress}
         inner = self.inner.fit(problem, start=start, generator=generator, **extra)
-        return self.compact(problem, inner, generator=generator)
+        return self._compact(problem, inner, group, generator)
+
+    def _foreseen(self, problem: Problem) -> SymmetryGroup | None:
+        """The symmetries; refuses before the inner method runs what would be refused after."""
+        count = expected_members(self.inner)
+        if count is not None:
+            self._require_enough(count or self.samples)
+        dropping = innermost(self.inner)
+        if isinstance(dropping, MCDropout):
+            sites, network = dropping.sites(problem), problem.network
+            masks = RandomMasks(network.weights, sites, dropping.per_example)
+            drawn = masks.sample(2, generator=torch.Generator().manual_seed(0))
+            fold_masks(network, drawn, _some_inputs(problem, _FEW))
+        return None if self.align is None else symmetries(problem)
+
+    def _require_enough(self, count: int) -> None:
+        if count < max(self.rank, 2):
+            raise CosetError(
+                f"got {count} samples for a rank of {self.rank}",
+                "needed at least as many samples as the rank, and two",
+                "let the inner method give more samples, or lower the rank",
+            )
 
     def compact(
         self,
@@ -125,22 +157,45 @@ class RebasedGaussian:
         generator: torch.Generator,
     ) -> Posterior:
         """The Gaussian of a posterior that is there already (samples of an earlier run, say)."""
+        group = None if self.align is None else symmetries(problem)
+        return self._compact(problem, posterior, group, generator)
+
+    def _compact(
+        self,
+        problem: Problem,
+        posterior: Posterior,
+        group: SymmetryGroup | None,
+        generator: torch.Generator,
+    ) -> Posterior:
         members = self._members(problem, posterior, generator)
-        count = members_of(members)
-        if count < max(self.rank, 2):
-            raise CosetError(
-                f"got {count} samples for a rank of {self.rank}",
-                "needed at least as many samples as the rank, and two",
-                "let the inner method give more samples, or lower the rank",
-            )
-        if self.align is None:
-            return self._gaussian(problem, members, posterior.report, generator)
-        group, separate = symmetries(problem), unstack(members)
+        self._require_enough(members_of(members))
+        if group is None:
+            report = replace(posterior.report, log_evidence=None)  # that of another posterior
+            return self._gaussian(problem, members, report, generator)
+        separate = unstack(members)
         places = self._places(problem, group, separate, generator)
         aligned = stack(list(moved(group, places, separate)))
-        numbers = label_switches(group, places)
-        report = self._report(posterior.report, places, aligned, numbers, problem)
+        chains = _chains_of(posterior, members_of(members))
+        numbers = label_switches(group, places, max(chains, 1))
+        if chains:
+            flat = problem.network.layout.flatten(aligned)
+            numbers |= _convergence(flat.unflatten(0, (chains, -1)).transpose(0, 1))
+        report = replace(_with_places(posterior.report, places, numbers), log_evidence=None)
         return self._gaussian(problem, aligned, report, generator)
+
+    def label_switching(
+        self, problem: Problem, posterior: Posterior, *, generator: torch.Generator
+    ) -> Int[Tensor, "m s"]:
+        """How many units change places from each sample of a posterior to the next.
+
+        One row a chain; for samples that are no chains, one row with all of them.
+        """
+        if self.align is None:
+            raise CosetError("got align=None", "needed an alignment to count its changes")
+        members = self._members(problem, posterior, generator)
+        group, chains = symmetries(problem), _chains_of(posterior, members_of(members))
+        places = self._places(problem, group, unstack(members), generator)
+        return switches_along(group, places, max(chains, 1))
 
     def compact_stream(
         self, problem: Problem, members: Sequence[Weights], *, generator: torch.Generator
@@ -152,19 +207,27 @@ class RebasedGaussian:
             members: Anything with a length whose ``members[k]`` reads one sample (files, say).
             generator: For matchings that use random numbers.
         """
-        if self.rank or self.per_unit or self.align is None or problem.network.buffers:
+        if self.rank or self.per_unit or problem.network.buffers:
             raise CosetError(
-                "got samples one at a time for a covariance, without an alignment, or for a "
-                "network with batch-norm statistics",
-                "needed a diagonal fit of aligned samples",
+                "got samples one at a time for a covariance, or for a network with batch-norm "
+                "statistics",
+                "needed a diagonal fit",
                 "use compact with all samples",
             )
         if len(members) < 2:
             raise CosetError(f"got {len(members)} samples", "needed two at least")
-        layout, group = problem.network.layout, symmetries(problem)
+        if split_masks(members[0])[1]:
+            raise CosetError(
+                "got samples with dropout masks, one at a time",
+                "needed weights alone",
+                "use compact with all samples, which folds the masks into the weights",
+            )
+        layout = problem.network.layout
+        if self.align is None:
+            return streamed((members[k] for k in range(len(members))), layout, FitReport())
+        group = symmetries(problem)
         places = self._places(problem, group, members, generator)
-        numbers = label_switches(group, places)
-        report = _with_places(FitReport(), places, numbers)
+        report = _with_places(FitReport(), places, label_switches(group, places))
         return streamed(moved(group, places, members), layout, report)
 
     def _places(
@@ -227,20 +290,34 @@ class RebasedGaussian:
         drawn = gaussian.sample(self.members, generator=generator)
         return Samples(refresh_statistics(problem, drawn), report=report)
 
-    def _report(
-        self,
-        inner: FitReport,
-        places: Places,
-        aligned: Weights,
-        numbers: dict[str, float],
-        problem: Problem,
-    ) -> FitReport:
-        chains = int(inner.diagnostics.get("chains", 0))
-        flat = problem.network.layout.flatten(aligned)
-        if chains and len(flat) % chains == 0 and len(flat) // chains >= 4:
-            by_chain = flat.unflatten(0, (chains, -1)).transpose(0, 1)
-            numbers["r_hat_aligned_weights"] = float(r_hat(some_weights(by_chain)).max())
-        return replace(_with_places(inner, places, numbers), log_evidence=None)
+
+def _chains_of(posterior: Posterior, count: int) -> int:
+    """How many chains the members of a posterior are, one after the other; 0: they are not."""
+    chains = _counted(posterior)
+    return chains if chains and count % chains == 0 else 0
+
+
+def _counted(posterior: Posterior) -> int:
+    match posterior:
+        case Mixture(weighting=None):
+            each = [_counted(component) for component in posterior.components]
+            return sum(each) if all(each) else 0
+        case Samples(weighting=None):
+            return int(posterior.report.diagnostics.get("chains", 0))
+    return 0
+
+
+def _convergence(positions: Float[Tensor, "d m p"]) -> dict[str, float]:
+    """What the chains look like after alignment."""
+    draws, chains = positions.shape[:2]
+    if draws < _DRAWS:
+        return {"chains": float(chains)}
+    values = some_weights(positions)
+    return {
+        "chains": float(chains),
+        "r_hat_aligned_weights": float(r_hat(values).max()),
+        "effective_draws_aligned_weights": float(effective_sample_size(values).min()),
+    }
 
 
 def _with_places(report: FitReport, places: Places, numbers: dict[str, float]) -> FitReport:
