@@ -147,6 +147,13 @@ def test_slips_of_the_pen_are_named(data, given, method, words):
         fit(given, data, method=method)
 
 
+def test_a_seed_in_the_place_of_a_generator_is_named(data, ensemble):
+    with pytest.raises(CosetError, match=r"got generator=3.*torch\.Generator\(\)\.manual_seed"):
+        fit(module(), data, generator=3)
+    with pytest.raises(CosetError, match="got generator=3"):
+        ensemble(data[0], generator=3)
+
+
 @pytest.mark.parametrize("rule", [MonteCarlo(), Linearised()])
 def test_inputs_that_the_network_refuses_are_named(data, rule):
     predictor = fit(nn.Linear(2, 3), data)

@@ -16,6 +16,7 @@ from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference import Method
 from coset.inference.laplace import Laplace
+from coset.inference.method import require_method
 from coset.inference.updating import NewMean, add_data
 from coset.posterior.chunks import split_rows
 from coset.posterior.families import Posterior
@@ -259,17 +260,8 @@ def _check_asked(module: object, method: object) -> None:
     """Refuses what is easily written by mistake."""
     if not isinstance(module, nn.Module):
         raise CosetError(f"got a {type(module).__name__} as the module", "needed a torch.nn.Module")
-    if isinstance(method, type):
-        raise CosetError(
-            f"got the class {method.__name__} as the method",
-            "needed a method with its settings",
-            f"write method={method.__name__}()",
-        )
-    if method is not None and not callable(getattr(method, "fit", None)):
-        raise CosetError(
-            f"got method={method!r:.80}",
-            "needed something that can fit, such as Laplace() or DeepEnsemble(8)",
-        )
+    if method is not None:
+        require_method(method, "method")
 
 
 def _refuse_strange_inputs(network: Network, inputs: Inputs, error: RuntimeError) -> None:
@@ -282,4 +274,12 @@ def _refuse_strange_inputs(network: Network, inputs: Inputs, error: RuntimeError
 
 
 def _seeded(generator: torch.Generator | None) -> torch.Generator:
-    return torch.Generator().manual_seed(0) if generator is None else generator
+    if generator is None:
+        return torch.Generator().manual_seed(0)
+    if not isinstance(generator, torch.Generator):
+        raise CosetError(
+            f"got generator={generator!r:.80}",
+            "needed a torch.Generator",
+            "write generator=torch.Generator().manual_seed(…)",
+        )
+    return generator

@@ -118,3 +118,16 @@ def test_statistics_of_draws_come_from_the_data(double):
 def test_bad_settings_are_refused(settings):
     with pytest.raises(CosetError):
         SWAG(**settings)
+
+
+def test_the_setting_that_is_missing_is_named():
+    """A flat energy gives no rate: outputs that do not depend on the weights, no prior."""
+
+    class Flat(nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs) * 0
+
+    data = as_batches((torch.randn(8, 2), torch.arange(8) % 2))
+    problem = Problem(functionalise(Flat(2, 2)), Categorical(), GaussianPrior(0.0), data)
+    with pytest.raises(CosetError, match=r"curvature of .* give learning_rate"):
+        SWAG(rank=0, base=MaximumAPosteriori(epochs=1)).fit(problem, generator=seeded())

@@ -7,7 +7,7 @@ import torch
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.checkpoint import Checkpoint
-from coset.inference.map_estimate import MaximumAPosteriori
+from coset.inference.map_estimate import MaximumAPosteriori, require_training
 from coset.inference.training.loop import check_data
 from coset.inference.training.members import member_seeds, report_of, starting_points
 from coset.inference.training.parallel import train_stacks
@@ -40,6 +40,9 @@ class DeepEnsemble:
     def __post_init__(self) -> None:
         if self.members < 1:
             raise CosetError(f"got {self.members} members", "needed at least one")
+        if self.memory < 1:
+            raise CosetError(f"got memory={self.memory}", "needed a positive number of bytes")
+        require_training(self.base, "DeepEnsemble")
         refuse_two_checkpoints("DeepEnsemble", self.base)
 
     def fit(

@@ -119,3 +119,14 @@ class MaximumAPosteriori:
         weights = {name: tensor[0] for name, tensor in trained.weights.items()}
         report = report_of(trained)
         return PointMass(weights, report if learner is None else learner.report(trained, report))
+
+
+def require_training(base: object, method: str) -> None:
+    """Refuses what cannot be the training of a method."""
+    if not isinstance(base, MaximumAPosteriori):
+        given = f"the class {base.__name__}" if isinstance(base, type) else f"{base!r:.60}"
+        raise CosetError(
+            f"got {given} as the base of {method}",
+            "needed a training",
+            "give MaximumAPosteriori(…); for several posteriors use MultiMode(inner, modes)",
+        )

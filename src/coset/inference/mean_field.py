@@ -21,7 +21,8 @@ from coset.inference.local_noise import (
     local_draw,
     noisy_layers,
 )
-from coset.inference.map_estimate import MaximumAPosteriori
+from coset.inference.map_estimate import MaximumAPosteriori, require_training
+from coset.inference.method import within
 from coset.inference.training.loop import require_finite_weights
 from coset.inference.training.members import member_seeds, starting_points
 from coset.inference.training.noise import Noise, half_squares, is_learnt
@@ -86,6 +87,8 @@ class MeanField:
                 f"got estimator={self.estimator!r}",
                 f"needed one of {', '.join(get_args(Estimator))}",
             )
+        if self.base is not None:
+            require_training(self.base, "MeanField")
         refuse_two_checkpoints("MeanField", self.base)
         if not 0 <= self.temperature < math.inf or not 0 < self.initial_std < math.inf:
             raise CosetError(
@@ -118,7 +121,9 @@ class MeanField:
         precisions = _precisions(problem)
         if self.base is not None:
             base = replace(self.base, checkpoint=part_of(self.checkpoint, "base"))
-            start = base.fit(problem, start=start, generator=generator).weights
+            before = within(progress, 0.0, 0.5, "training")
+            start = base.fit(problem, start=start, generator=generator, progress=before).weights
+            progress = within(progress, 0.5, 1.0, "mean field")
         seeds = member_seeds(1, generator)
         starts = starting_points(problem, start, seeds)
         kind = described(replace(self, base=None))  # the base has a record of its own

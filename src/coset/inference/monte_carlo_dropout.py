@@ -7,7 +7,7 @@ import torch
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.checkpoint import Checkpoint
-from coset.inference.map_estimate import MaximumAPosteriori
+from coset.inference.map_estimate import MaximumAPosteriori, require_training
 from coset.inference.training.loop import train_stack
 from coset.inference.training.members import member_seeds, report_of, starting_points
 from coset.inference.training.records import refuse_two_checkpoints
@@ -35,6 +35,7 @@ class MCDropout:
     checkpoint: Checkpoint | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        require_training(self.base, "MCDropout")
         refuse_two_checkpoints("MCDropout", self.base)
 
     def fit(

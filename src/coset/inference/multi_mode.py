@@ -1,6 +1,7 @@
 """Mixtures of posteriors from independent beginnings (Wilson and Izmailov 2020)."""
 
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from inspect import signature
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -9,9 +10,16 @@ from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.checkpoint import Checkpoint
+from coset.inference.ensemble import DeepEnsemble
+from coset.inference.hmc import HMC
 from coset.inference.laplace import Laplace
-from coset.inference.map_estimate import MaximumAPosteriori
-from coset.inference.method import Method
+from coset.inference.map_estimate import MaximumAPosteriori, require_training
+from coset.inference.method import Method, require_method, within
+from coset.inference.monte_carlo_dropout import MCDropout
+from coset.inference.nuts import NUTS
+from coset.inference.sghmc import SGHMC
+from coset.inference.sgld import SGLD
+from coset.inference.swag import SWAG
 from coset.inference.training.loop import train_stack
 from coset.inference.training.members import member_seeds, starting_points
 from coset.inference.training.records import part_of
@@ -19,6 +27,11 @@ from coset.posterior.families import FitReport, Mixture, Posterior
 from coset.posterior.predict import MonteCarlo, PredictionRule
 from coset.vocabulary import Progress, Weights
 from coset.weights.stacking import unstack
+
+_TRAINING = 0.5
+"""Share of the training in the progress of Multi-Laplace."""
+
+_WITHOUT_EVIDENCE = (DeepEnsemble, MCDropout, SWAG, HMC, NUTS, SGHMC, SGLD)
 
 
 @runtime_checkable
@@ -60,8 +73,13 @@ class MultiMode:
     base: MaximumAPosteriori = field(default_factory=MaximumAPosteriori)
 
     def __post_init__(self) -> None:
+        require_method(self.inner, "inner")
+        require_training(self.base, "MultiMode")
         if self.modes < 1:
             raise CosetError(f"got {self.modes} modes", "needed at least one")
+        fixed = isinstance(self.inner, MaximumAPosteriori) and self.inner.precision is None
+        if self.by_evidence and (fixed or isinstance(self.inner, _WITHOUT_EVIDENCE)):
+            raise self._no_evidence()
 
     @property
     def rule(self) -> PredictionRule:
@@ -100,20 +118,25 @@ class MultiMode:
         generator: torch.Generator,
         progress: Progress | None,
     ) -> tuple[Posterior, ...]:
-        seeds = member_seeds(self.modes, generator)
+        seeds, begin = member_seeds(self.modes, generator), 0.0
         if isinstance(self.inner, Laplace):  # around trained weights, which it does not move
             first = starting_points(problem, start, seeds)
+            begin = _TRAINING
             start = train_stack(
-                problem, first, self.base.recipe, seeds, checkpoint=self.base.checkpoint
+                problem,
+                first,
+                self.base.recipe,
+                seeds,
+                progress=within(progress, 0.0, begin, "training"),
+                checkpoint=self.base.checkpoint,
             ).weights
         starts = self._starts(problem, start, seeds)
+        edges = torch.linspace(begin, 1.0, self.modes + 1).tolist()
         parts = []
         for number, (seed, own) in enumerate(zip(seeds, starts, strict=True)):
-            if progress is not None:
-                progress(number / self.modes, f"mode {number + 1} of {self.modes}")
-            child = torch.Generator().manual_seed(seed)
-            inner = _with_own_folder(self.inner, number)
-            parts.append(inner.fit(problem, start=own, generator=child))
+            told = within(progress, edges[number], edges[number + 1], f"mode {number + 1}")
+            inner, child = _with_own_folder(self.inner, number), torch.Generator().manual_seed(seed)
+            parts.append(_fit_one(inner, problem, own, child, told))
         return tuple(parts)
 
     def _starts(
@@ -128,12 +151,33 @@ class MultiMode:
             return None
         found = [_evidence(part.report) for part in parts]
         if any(value is None for value in found):
-            raise CosetError(
-                f"got components without an evidence from {type(self.inner).__name__}",
-                "needed a log-evidence of each to weigh by it",
-                "use by_evidence=False",
-            )
+            raise self._no_evidence()
         return torch.tensor(found, dtype=torch.float64)
+
+    def _no_evidence(self) -> CosetError:
+        return CosetError(
+            f"got components without an evidence from {type(self.inner).__name__}",
+            "needed a log-evidence of each to weigh by it",
+            "use by_evidence=False",
+        )
+
+
+def _fit_one(
+    inner: Method,
+    problem: Problem,
+    start: Weights | None,
+    generator: torch.Generator,
+    progress: Progress | None,
+) -> Posterior:
+    """One mode, which is told of at its beginning and its end if not in between."""
+    if progress is None:
+        return inner.fit(problem, start=start, generator=generator)
+    progress(0.0, "begun")
+    # a method of the user's own may do without progress
+    told = {"progress": progress} if "progress" in signature(inner.fit).parameters else {}
+    found = inner.fit(problem, start=start, generator=generator, **told)
+    progress(1.0, "done")
+    return found
 
 
 def _with_own_folder(inner: Method, number: int) -> Method:

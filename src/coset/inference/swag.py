@@ -10,7 +10,8 @@ from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.batch_norm import refresh_statistics
 from coset.inference.checkpoint import Checkpoint
-from coset.inference.map_estimate import MaximumAPosteriori
+from coset.inference.map_estimate import MaximumAPosteriori, require_training
+from coset.inference.method import within
 from coset.inference.sampling.adaptation import Moments
 from coset.inference.sampling.step_sizes import largest_curvature
 from coset.inference.sampling.targets import FullBatch
@@ -76,6 +77,7 @@ class SWAG:
                 "collect longer, or lower the rank",
             )
         _ = SGD(self.learning_rate or 1.0, self.momentum)  # refuses bad ones
+        require_training(self.base, "SWAG")
         refuse_two_checkpoints("SWAG", self.base)
 
     @property
@@ -111,13 +113,12 @@ class SWAG:
         """Several posteriors from different beginnings, trained side by side as one stack."""
         seeds = member_seeds(modes, generator)
         starts = starting_points(problem, start, seeds)
-        first, second = _phases(progress)
         trained = train_stack(
             problem,
             starts,
             self.base.recipe,
             seeds,
-            progress=first,
+            progress=within(progress, 0.0, 0.5, "training"),
             checkpoint=part_of(self.checkpoint, "training"),
         )
         rate = self.learning_rate or self._rate(problem, trained, generator)
@@ -130,7 +131,7 @@ class SWAG:
             trained.weights,
             recipe,
             [seed ^ _SECOND for seed in seeds],
-            progress=second,
+            progress=within(progress, 0.5, 1.0, "collecting"),
             on_epoch=iterates.collect,
             checkpoint=part_of(self.checkpoint, "collection"),
         )
@@ -147,7 +148,9 @@ class SWAG:
             problem if known is None else problem.with_likelihood(known), trained.weights
         )
         positions, buffers = exact.target.split(trained.weights)
-        curvature = largest_curvature(exact, positions, buffers, generator=generator)
+        curvature = largest_curvature(
+            exact, positions, buffers, generator=generator, setting="learning_rate"
+        )
         return (1 - self.momentum) * problem.train.size / curvature
 
     def _posterior(
@@ -198,13 +201,3 @@ class _Iterates:
             "moments": vars(moments),
             "columns": columns[-self.rank :] if self.rank else (),
         }
-
-
-def _phases(progress: Progress | None) -> tuple[Progress | None, Progress | None]:
-    """Reports of the training as the first half, of the collection as the second."""
-    if progress is None:
-        return None, None
-    return (
-        lambda done, line: progress(done / 2, f"training: {line}"),
-        lambda done, line: progress(0.5 + done / 2, f"collecting: {line}"),
-    )

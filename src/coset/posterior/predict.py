@@ -88,6 +88,8 @@ class MonteCarlo:
     def __post_init__(self) -> None:
         if self.draws < 1:
             raise CosetError(f"got {self.draws} draws", "needed at least one")
+        if self.memory < 1:
+            raise CosetError(f"got memory={self.memory}", "needed a positive number of bytes")
 
     def __call__(
         self,

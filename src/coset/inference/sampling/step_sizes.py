@@ -17,11 +17,12 @@ def largest_curvature(
     buffers: Float[Tensor, "m q"],
     *,
     generator: torch.Generator,
+    setting: str = "step_size",
 ) -> float:
     """The largest eigenvalue (by size) of the energy's Hessian, over all chains.
 
     Power iteration with central differences of gradients, ``H v ≈ (∇U(w + εv) - ∇U(w - εv)) / 2ε``:
-    two gradients a round, exact for a quadratic energy.
+    two gradients a round, exact for a quadratic energy.  An error advises to give the ``setting``.
     """
     direction = torch.randn(
         positions.shape, dtype=positions.dtype, device=positions.device, generator=generator
@@ -38,7 +39,7 @@ def largest_curvature(
     if not 0 < largest < float("inf"):
         raise CosetError(
             f"got an energy with a curvature of {largest} at the current weights",
-            "needed a finite positive one to choose a step size",
-            "give step_size, or start from trained weights",
+            "needed a finite positive one to choose a step by",
+            f"give {setting}, or start from trained weights",
         )
     return largest
