@@ -113,7 +113,10 @@ def replaced(given, old, new):
 
 
 DATA = {
-    "inputs of shape (20, 5)": {"inputs": torch.zeros(20, 5), "targets": torch.zeros(20).long()},
+    ", 5) and type": {
+        "inputs": torch.zeros(20, 5),
+        "targets": torch.zeros(20).long(),
+    },
     "labels from 3 to 3": {"inputs": torch.zeros(20, 6), "targets": torch.full((20,), 3)},
     "targets of shape (20, 1)": {"inputs": torch.zeros(20, 6), "targets": torch.zeros(20, 1)},
     "rows": {"inputs": torch.zeros(20, 6), "targets": torch.zeros(3).long()},
@@ -125,10 +128,11 @@ DATA = {
 }
 
 
+@pytest.mark.parametrize("by", ["weights", "activations"])
 @pytest.mark.parametrize("named", DATA)
-def test_data_that_do_not_fit_are_named_before_anything_is_printed(named, files, capsys):
+def test_data_that_do_not_fit_are_named_before_anything_is_printed(named, by, files, capsys):
     save_file(DATA[named], "odd.safetensors")
-    assert main(words("./net.py:make", "--data", "odd.safetensors")) == 2
+    assert main(words("./net.py:make", "--data", "odd.safetensors", "--by", by)) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert named in shown.err

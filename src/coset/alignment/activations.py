@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from math import prod
 from typing import Literal
 
@@ -16,6 +17,7 @@ from coset.alignment.by_weights import (
     begin_at,
     rescaled_if_it_helps,
 )
+from coset.alignment.checks import answer, check_inputs, check_network, network_of
 from coset.alignment.plans import lone_signs
 from coset.alignment.read_points import ReadPoint, find_read_points
 from coset.errors import CosetError
@@ -25,6 +27,7 @@ from coset.symmetry.graph import Graph, Ref
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.tracing import trace
 from coset.vocabulary import Weights
+from coset.weights.network import Network
 
 Score = Literal["correlation", "covariance", "inner"]
 _CHUNK = 512
@@ -57,11 +60,20 @@ class ByActivations:
                 f"got score={self.score!r}", "needed 'correlation', 'covariance' or 'inner'"
             )
 
+    @cached_property
+    def _network(self) -> Network:
+        return network_of(self.module, "ByActivations")
+
     def solve(
         self, group: SymmetryGroup, weights: Weights, to: Weights, *, generator: torch.Generator
     ) -> Outcome:
         """The element found for weights that were checked."""
+        check_inputs(self.inputs)
         chunks = _chunks(self.inputs)
+        check_network(group, self._network, "ByActivations")
+        with torch.no_grad():  # of wrong inputs a tracer would say that the network is to blame
+            few = tuple(part[:2] for part in _parts(self.inputs))
+            answer(partial(self._network.apply, to), few)
         graph = trace(self.module, tuple(part[: chunks[0]] for part in _parts(self.inputs)))
         points = find_read_points(graph, group)
         grams = gram_matrices(graph, points, to, weights, _parts(self.inputs), chunks, self.score)
@@ -207,8 +219,12 @@ def _parts(inputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 def _chunks(inputs: Tensor | tuple[Tensor, ...]) -> tuple[int, int]:
     """Examples a chunk and chunks, such that few examples are left over."""
-    total = len(_parts(inputs)[0])
-    if total == 0:
-        raise CosetError("got no inputs", "needed examples to compare activations on")
+    lengths = {len(part) if part.dim() else 0 for part in _parts(inputs)}
+    total = min(lengths, default=0)
+    if total == 0 or len(lengths) > 1:
+        raise CosetError(
+            f"got inputs with {sorted(lengths)} examples",
+            "needed examples to compare activations on, along the first axis of each input",
+        )
     count = -(-total // _CHUNK)
     return total // count, count

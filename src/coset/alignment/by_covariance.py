@@ -9,7 +9,7 @@ commutes with permutations and signs of the units.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -19,10 +19,11 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from coset.alignment.by_weights import ByWeights, Outcome
+from coset.alignment.checks import answer, check_network, network_of
 from coset.errors import CosetError
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
-from coset.weights.network import Network, functionalise
+from coset.weights.network import Network
 
 _ROWS = 20_000
 """Rows of a layer's inputs (examples and positions of pictures) that moments are taken from."""
@@ -90,6 +91,8 @@ class ByCovariance:
     by: ByWeights = field(default_factory=lambda: ByWeights(scales="keep"))
 
     def __post_init__(self) -> None:
+        if not isinstance(self.by, ByWeights):
+            raise CosetError(f"got ByCovariance with by={self.by!r:.80}", "needed a ByWeights")
         if self.by.scales != "keep":
             raise CosetError(
                 f"got ByCovariance with scales={self.by.scales!r}",
@@ -98,9 +101,13 @@ class ByCovariance:
             )
 
     @cached_property
+    def _network(self) -> Network:
+        return network_of(self.module, "ByCovariance")
+
+    @cached_property
     def layers(self) -> tuple[Layer, ...]:
         """The layers that read the data, with their inputs."""
-        network = functionalise(self.module)
+        network = self._network
         own = _readers(network, network.weights, self.inputs)
         # what depends on the weights is not data
         other = {name: 1.5 * tensor + 0.1 for name, tensor in network.weights.items()}
@@ -122,6 +129,7 @@ class ByCovariance:
         self, group: SymmetryGroup, weights: Weights, to: Weights, *, generator: torch.Generator
     ) -> Outcome:
         """The element found for weights that were checked."""
+        check_network(group, self._network, "ByCovariance")
         found = self.by.solve(group, self.seen(weights), self.seen(to), generator=generator)
         return Outcome(found.element, found.ties, found.sweeps)
 
@@ -131,7 +139,7 @@ def _readers(network: Network, weights: Weights, inputs: Tensor) -> dict[str, La
     given = {name: tensor.clone() for name, tensor in weights.items()}
     seen = _Reading({id(tensor): name for name, tensor in given.items()})
     with torch.no_grad(), seen:
-        network.apply(given, inputs)
+        answer(partial(network.apply, given), inputs)
     return {layer.weight: layer for layer in seen.layers if seen.uses[layer.weight] == 1}
 
 

@@ -72,10 +72,11 @@ class ByWeights:
             raise CosetError(
                 f"got scales={self.scales!r}", f"needed one of {', '.join(get_args(Scales))}"
             )
-        if self.restarts < 0 or self.sweeps < 1:
+        whole = isinstance(self.restarts, int) and isinstance(self.sweeps, int)
+        if not whole or self.restarts < 0 or self.sweeps < 1:
             raise CosetError(
                 f"got restarts={self.restarts} and sweeps={self.sweeps}",
-                "needed restarts of at least 0 and at least one sweep",
+                "needed whole numbers, restarts of at least 0 and at least one sweep",
             )
 
     def solve(

@@ -8,13 +8,15 @@ from torch import Tensor, nn
 from coset.errors import CosetError
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
-from coset.weights.network import Inputs, refusal
+from coset.weights.network import Inputs, Network, functionalise, refusal
 
 
 def as_weights(given: object, what: str) -> Weights:
     """A dictionary of tensors, detached from any graph of gradients; all else is refused."""
     if isinstance(given, Mapping) and all(isinstance(t, Tensor) for t in given.values()):
-        return {name: tensor.detach() for name, tensor in given.items()}
+        return {
+            n: tensor.detach() if tensor.requires_grad else tensor for n, tensor in given.items()
+        }
     raise CosetError(
         f"got {what} of type {type(given).__name__}",
         "needed weights, a dictionary of tensors",
@@ -98,6 +100,31 @@ def finite_product(one: Weights, other: Weights, names: Iterable[str]) -> bool:
         return False  # not to be had so cheaply
     products = [torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in pairs]
     return not products or bool(torch.stack(products).isfinite().all())
+
+
+def network_of(module: nn.Module, what: str) -> Network:
+    """A module as pure functions."""
+    if not isinstance(module, nn.Module):
+        raise CosetError(
+            f"got {what} with a module of type {type(module).__name__}", "needed a torch.nn.Module"
+        )
+    return functionalise(module)
+
+
+def check_network(group: SymmetryGroup, network: Network, what: str) -> None:
+    """Refuses a network that the group does not belong to."""
+    found = {name: tuple(tensor.shape) for name, tensor in network.weights.items()}
+    for name in {**group.shapes, **found}:
+        if found.get(name) != group.shapes.get(name) and name not in group.aliases:
+            raise CosetError(
+                f"got {what} with a module whose {name!r} is {_sized(found.get(name))}",
+                f"needed {_sized(group.shapes.get(name))}, as in the network of the group",
+                "give the module that discover was called with",
+            )
+
+
+def _sized(shape: tuple[int, ...] | None) -> str:
+    return "missing" if shape is None else f"of shape {tuple(shape)}"
 
 
 def answer(call: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:

@@ -6,7 +6,7 @@ once: a round costs as much as there are networks, not pairs.  Every network has
 takes it to the common frame, so elements between pairs compose without contradiction.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.alignment.by_weights import ByWeights, Outcome
-from coset.alignment.checks import check_weights
+from coset.alignment.checks import as_weights, check_weights
 from coset.alignment.match import By, check_by, moved_by
 from coset.alignment.plans import matched_tensors
 from coset.alignment.result import member_of, transpositions_of
@@ -98,6 +98,7 @@ def match_many(
     Raises:
         CosetError: If the stack does not fit the group or has numbers that are not finite.
     """
+    stack = as_weights(stack, "the stack")
     lead = check_weights(group, stack, "the stack")
     if lead != 1:
         raise CosetError(
@@ -131,14 +132,24 @@ def match_stream(
             begin anew whenever they are called, so they go through all networks once only.
         rounds: The most rounds over all networks.
         generator: For ways that use random numbers; ``None``: a fresh one of seed 0.
+
+    Raises:
+        CosetError: If members cannot be read by number, or one of them does not fit the group.
     """
+    readable = hasattr(members, "__len__") and hasattr(members, "__getitem__")
+    if not readable or isinstance(members, Mapping):
+        raise CosetError(
+            f"got members of type {type(members).__name__}",
+            "needed something with a length whose members[k] reads one network, again and again",
+            "give a list or a class of your own; a stack goes to match_many",
+        )
     _check_arguments(by, rounds, len(members))
     return _Sum(group, members, by, generator).frame(rounds)
 
 
 def _check_arguments(by: By, rounds: int, count: int) -> None:
     check_by(by)
-    if rounds < 1 or not count:
+    if not isinstance(rounds, int) or rounds < 1 or not count:
         raise CosetError(f"got {count} networks and rounds={rounds}", "needed at least one of each")
 
 
@@ -200,8 +211,13 @@ class _Sum:
     def _begin(self) -> float:
         """Adds up the networks as they are; returns the objective."""
         for k in range(len(self.members)):
-            member = self.members[k]
-            check_weights(self.group, member, f"member {k}")
+            member = self._member(k)
+            if check_weights(self.group, member, f"member {k}"):
+                raise CosetError(
+                    f"got a stack as member {k}",
+                    "needed the weights of one network",
+                    "put stacks together and give them to match_many, or unstack them",
+                )
             self._add(member)
             self.squares[k] = self._square(member)
         return self._objective()
@@ -230,8 +246,11 @@ class _Sum:
     def _aligned(self, k: int) -> Weights:
         """A network where it is now."""
         if self.in_place or k not in self.elements:
-            return self.members[k]
-        return self.group.act(self.elements[k], self.members[k])
+            return self._member(k)
+        return self.group.act(self.elements[k], self._member(k))
+
+    def _member(self, k: int) -> Weights:
+        return as_weights(self.members[k], f"member {k}")
 
     def _place(self, k: int, better: Outcome, aligned: Weights) -> Weights:
         """Moves a network on."""

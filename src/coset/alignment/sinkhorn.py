@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.alignment.assignment import best_permutations
-from coset.alignment.by_weights import Outcome, begin_at
+from coset.alignment.by_weights import ByWeights, Outcome, begin_at
 from coset.alignment.plans import matched_tensors
 from coset.alignment.ties import settle_ties
 from coset.errors import CosetError
@@ -52,6 +52,8 @@ class BySinkhorn:
     ) -> Outcome:
         """The element found for weights that were checked."""
         names = sorted(matched_tensors(group))
+        if not group.permutations:
+            return ByWeights().solve(group, weights, to, generator=generator)
         kind = torch.float64 if weights[names[0]].dtype == torch.float64 else torch.float32
         source = {name: weights[name].to(kind).contiguous() for name in names}
         target = {name: to[name].to(kind).contiguous() for name in names}

@@ -7,13 +7,14 @@ from torch import Tensor, nn
 
 from coset.alignment.barrier import Loss, default_loss, evaluate_at
 from coset.alignment.by_weights import ByWeights, Outcome, begin_at
+from coset.alignment.checks import check_network, network_of
 from coset.alignment.interpolation import interpolate
 from coset.bayes.batches import Batches, Data, as_batches
 from coset.errors import CosetError
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
-from coset.weights.network import Network, functionalise
+from coset.weights.network import Network
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class ByStraightThrough:
         self, group: SymmetryGroup, weights: Weights, to: Weights, *, generator: torch.Generator
     ) -> Outcome:
         """The element found for weights that were checked."""
-        network = functionalise(self.module)
+        network = network_of(self.module, "ByStraightThrough")
+        check_network(group, network, "ByStraightThrough")
         batches = as_batches(self.data, batch_size=self.batch_size)
         order = torch.randperm(batches.size, generator=generator)
         held = batches.rows(order[: self.judged * self.batch_size])

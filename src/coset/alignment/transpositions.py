@@ -23,7 +23,7 @@ def transpositions(permutation: Int[Tensor, "*m h"]) -> "int | Int[Tensor, ' *m'
     >>> transpositions(torch.tensor([1, 2, 0, 3]))  # one cycle of three, one fixed point
     2
     """
-    _check(permutation)
+    permutation = _checked(permutation)
     size = permutation.shape[-1]
     # every index learns the smallest index of its cycle, twice as far in each round
     step, lowest = permutation, torch.arange(size, device=permutation.device)
@@ -61,9 +61,12 @@ def permutation_with_transpositions(
     >>> transpositions(permutation_with_transpositions(9, 4, generator=torch.Generator()))
     4
     """
-    if not 0 <= k <= max(n - 1, 0) or n < 1:
+    whole = isinstance(n, int) and isinstance(k, int)
+    if not whole or not 0 <= k <= max(n - 1, 0) or n < 1:
         raise CosetError(
-            f"got n={n} and k={k}", "needed n ≥ 1 and k from 0 to n - 1", "choose another k"
+            f"got n={n} and k={k}",
+            "needed whole numbers, n ≥ 1 and k from 0 to n - 1",
+            "choose another k",
         )
     if uniform:
         return _insert(n, k, generator)
@@ -106,16 +109,30 @@ def _insert(n: int, k: int, generator: torch.Generator) -> Int[Tensor, " n"]:
     return permutation
 
 
-def _check(permutation: Tensor) -> None:
+_INDICES = (torch.int8, torch.int16, torch.int32, torch.int64)
+"""Types of indices; torch takes the others, bytes too, for masks or for numbers."""
+
+
+def _checked(permutation: object) -> Int[Tensor, "*m h"]:
+    """An index vector, or many, in the type that torch indexes with."""
+    if not isinstance(permutation, Tensor):
+        raise CosetError(
+            f"got a permutation of type {type(permutation).__name__}",
+            "needed a tensor of indices",
+            "write torch.tensor(...)",
+        )
     size = permutation.shape[-1] if permutation.dim() else 0
-    if permutation.is_floating_point() or permutation.dim() == 0 or size == 0:
+    if permutation.dtype not in _INDICES or size == 0:
         raise CosetError(
             f"got {permutation.dtype} of shape {tuple(permutation.shape)}",
             "needed an index vector, or many along leading axes",
+            "write permutation.long() if its numbers are indices",
         )
-    expected = torch.arange(size, device=permutation.device)
-    if not torch.equal(permutation.sort(-1).values, expected.expand(permutation.shape)):
+    indices = permutation.long()
+    expected = torch.arange(size, device=indices.device)
+    if not torch.equal(indices.sort(-1).values, expected.expand(indices.shape)):
         raise CosetError(
             "got an index vector that repeats an index or leaves one out",
             f"needed every index from 0 to {size - 1} once",
         )
+    return indices
