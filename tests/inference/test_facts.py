@@ -70,7 +70,7 @@ OTHERS = {
     "activation": (
         problem_of(seeded_module(sequential, nn.Tanh())),
         problem_of(seeded_module(sequential, nn.ReLU())),
-        r"network\[2\] '  \(1\): Tanh\(\)'.*needed network\[2\] '  \(1\): ReLU\(\)'",
+        r"network\[2\] '  \(1\): Tanh\(\)'.*needed network\[2\] '  \(1\): ReLU\(\)'; give",
     ),
     "dropout": (
         problem_of(seeded_module(sequential, nn.Dropout(0.1))),

@@ -19,8 +19,9 @@ from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.vocabulary import Weights
 
-_ROWS, _OUTPUTS = 8, 64
-"""Examples and outputs by which a network is recognised."""
+_OUTPUTS = "outputs"
+_ROWS, _NUMBERS = 8, 64
+"""Examples, and numbers among their outputs, by which a network is recognised."""
 
 _ABOUT, _SLACK = "about", 1e-3
 """Outputs that differ by less than this share of the largest may come from another machine."""
@@ -40,7 +41,7 @@ def facts_of(problem: Problem, starts: Weights) -> dict[str, Any]:
         "prior": described(problem.prior),
         "data": data_fact(problem.train),
         "first weights": digest(starts),
-        "outputs": {_ABOUT: _first_outputs(problem, starts)},
+        _OUTPUTS: {_ABOUT: _first_outputs(problem, starts)},
     }
 
 
@@ -101,6 +102,7 @@ def require_same(place: Path, known: Mapping[str, Any], facts: Mapping[str, Any]
     ]
     if not found:
         return
+    found = [part for part in found if part[0] != _OUTPUTS] or found  # outputs follow the rest
     pairs = [(name, *_shown(theirs, ours)) for name, theirs, ours in found[:_SHOWN]]
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     raise CosetError(
@@ -164,5 +166,5 @@ def _first_outputs(problem: Problem, starts: Weights) -> list[float]:
             noise = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(0))
             inputs = noise.to(inputs) if inputs.is_floating_point() else torch.zeros_like(inputs)
         outputs = problem.network.apply(first, inputs).flatten()
-    spread = torch.linspace(0, len(outputs) - 1, min(len(outputs), _OUTPUTS)).round().long()
+    spread = torch.linspace(0, len(outputs) - 1, min(len(outputs), _NUMBERS)).round().long()
     return [float(value) for value in outputs[spread.to(outputs.device)]]
