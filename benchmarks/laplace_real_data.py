@@ -159,6 +159,17 @@ LINKS = {
 }
 
 
+NAMES = {
+    "network": "the network by itself",
+    "temperature": f"its temperature, tuned on {HELD_OUT} images",
+    "default": "**the default** (theta* simple)",
+    "default + validation": f"**the default with `validation`** ({HELD_OUT} images)",
+    "oracle": f"one precision, best of a grid on {HELD_OUT} images",
+    "laplace-torch": "laplace-torch's default",
+}
+"""Rows of the tables that have longer names."""
+
+
 def score(probabilities: Tensor, targets: Tensor, strange: Tensor) -> dict[str, float]:
     chances = probabilities.clamp_min(1e-12)
     found = {
@@ -311,13 +322,17 @@ def print_tables() -> None:
 
 
 def print_table(name: str, cells: Mapping[str, list[dict]]) -> None:
-    """Loss, its range over the seeds, in how many the network itself was beaten; ECE; AUROC."""
+    """Loss, half its range over the seeds, how often the network was beaten; ECE; AUROC."""
     heads = [f"{network} (T = {_span(found, 'temperature')})" for network, found in cells.items()]
     print(f"\n| {name} | " + " | ".join(heads) + " |")
     print("|---" * (1 + len(cells)) + "|")
     labels = dict.fromkeys(label for found in cells.values() for label in found[0]["rows"])
     for label in labels:
-        print(f"| {label} | " + " | ".join(entry(found, label) for found in cells.values()) + " |")
+        print(
+            f"| {NAMES.get(label, label)} | "
+            + " | ".join(entry(found, label) for found in cells.values())
+            + " |"
+        )
 
 
 def _span(cells: list[dict], key: str) -> str:
@@ -332,7 +347,7 @@ def entry(cells: list[dict], label: str) -> str:
     scores = [cell["rows"][label] for cell in cells]
     means = {key: statistics.mean(found[key] for found in scores) for key in scores[0]}
     losses = [found["nll"] for found in scores]
-    spread = f" [{min(losses):.3f}, {max(losses):.3f}]" if len(cells) > 1 else ""
+    spread = f" ±{(max(losses) - min(losses)) / 2:.3f}" if len(cells) > 1 else ""
     own = [cell["rows"]["network"]["nll"] for cell in cells]
     wins = sum(loss < base - 1e-4 for loss, base in zip(losses, own, strict=True))
     won = "" if label == "network" else f", {wins}/{len(cells)}"
