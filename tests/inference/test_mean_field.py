@@ -1,12 +1,22 @@
 """Mean field: bound, temperature, and noise drawn example by example (optimum: see the laws)."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from training_problems import classification
+from training_problems import classification, convolutional, perceptron
 
-from coset import Adam, CosetError, GaussianPrior, MaximumAPosteriori, MeanField
+from coset import (
+    Adam,
+    CosetError,
+    GaussianNoise,
+    GaussianPrior,
+    MaximumAPosteriori,
+    MeanField,
+    MultiMode,
+)
 from coset.inference import mean_field
 from coset.inference.local_noise import (
     Deviations,
@@ -17,7 +27,8 @@ from coset.inference.local_noise import (
     local_layers,
     noisy_layers,
 )
-from coset.inference.training.members import starting_points
+from coset.inference.training.members import member_seeds, starting_points
+from coset.inference.variational import Run
 from coset.weights import functionalise
 from problems import linear_gaussian
 
@@ -70,7 +81,7 @@ def test_outputs_have_the_moments_of_drawn_weights(draw, double):
     stds = (torch.rand(2, 3), torch.rand(2))
     example = torch.randn(1, 3)
     rows, repeats = (10_000, 1) if draw is local_draw else (4, 10_000)
-    own, outputs = Deviations({id(weight): stds[0], id(bias): stds[1]}, seeded()), []
+    own, outputs = Deviations({id(weight): stds[0], id(bias): stds[1]}, [seeded()]), []
     with NoisyLayers(own, draw):
         for _ in range(repeats):
             outputs.append(functional.linear(example.expand(rows, 3), weight, bias))
@@ -84,11 +95,11 @@ def test_outputs_have_the_moments_of_drawn_weights(draw, double):
 def test_flipped_examples_have_weights_of_their_own(double):
     """Each output is that of ``μ + ΔW ∘ r sᵀ``, also in a convolution: signs are found again."""
     weight, bias, std = torch.randn(3, 2, 3, 3), torch.randn(3), torch.rand(3, 2, 3, 3)
-    own = Deviations({id(weight): std, id(bias): torch.zeros(3)}, seeded())
+    own = Deviations({id(weight): std, id(bias): torch.zeros(3)}, [seeded()])
     inputs = torch.randn(1, 2, 5, 5).expand(64, 2, 5, 5)
     with NoisyLayers(own, flipped_draw):
         outputs = torch.conv2d(inputs, weight, bias, padding=1)
-    again = Deviations(own.stds, seeded())
+    again = Deviations(own.stds, [seeded()])
     into, delta = again.signs(inputs, 1), again.drawn(weight)
     again.drawn(bias)
     out = again.signs(outputs, 1)
@@ -104,10 +115,10 @@ def gradients(problem, estimator, repeats, generator):
     method = MeanField(estimator=estimator, initial_std=0.4)
     starts = starting_points(problem, None, [3])
     precisions = mean_field._precisions(problem)
-    run = mean_field._Run(method, problem, precisions, starts, None)
+    run = Run(method, problem, precisions, starts, [generator], None)
     rows = []
     for _ in range(repeats):
-        outputs = run._outputs(problem.train.inputs, generator)
+        (outputs,) = run._outputs(problem.train.inputs.unsqueeze(0))
         loss = -problem.likelihood.log_prob(outputs, problem.train.targets).mean()
         found = torch.autograd.grad(loss, list(run._leaves.values()))
         rows.append(torch.cat([gradient.flatten() for gradient in found]))
@@ -191,6 +202,82 @@ def test_means_can_be_trained_before():
     torch.testing.assert_close(
         problem.network.layout.flatten(posterior.mean), mean, atol=0.02, rtol=0
     )
+
+
+class DataDependentSum(nn.Linear):
+    """A network that vmap cannot follow."""
+
+    def forward(self, inputs):
+        outputs = super().forward(inputs)
+        return outputs if float(outputs.detach().sum()) != 0.5 else -outputs
+
+
+ALONE = {
+    "local": (MeanField(epochs=4, batch_size=8), perceptron, (4,), None),
+    "flipout": (
+        MeanField(epochs=4, batch_size=8, estimator="flipout"),
+        convolutional,
+        (1, 6, 6),
+        None,
+    ),
+    "shared": (
+        MeanField(epochs=4, batch_size=8, estimator="shared"),
+        convolutional,
+        (1, 6, 6),
+        None,
+    ),
+    "trained before": (
+        MeanField(epochs=4, base=MaximumAPosteriori(epochs=2)),
+        lambda: perceptron(0.3),
+        (4,),
+        None,
+    ),
+    "learnt noise": (
+        MeanField(epochs=4),
+        lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1)),
+        (4,),
+        GaussianNoise(),
+    ),
+    "in turn": (MeanField(epochs=4, batch_size=8), lambda: DataDependentSum(4, 3), (4,), None),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("started", [False, True])
+def test_modes_are_what_they_would_be_alone(name, started, double):
+    method, build, shape, likelihood = ALONE[name]
+    problem = classification(build(), shape, likelihood=likelihood)
+    if likelihood is not None:
+        problem = replace(problem, train=replace(problem.train, targets=torch.randn(23, 1)))
+    start = problem.network.weights if started else None
+    mixture = MultiMode(method, 3).fit(problem, start=start, generator=seeded(4))
+    for part, seed in zip(mixture.components, member_seeds(3, seeded(4)), strict=True):
+        alone = method.fit(problem, start=start, generator=seeded(seed))
+        for ours, theirs in ((part.mean, alone.mean), (part.std, alone.std)):
+            assert set(ours) == set(theirs)
+            for key, tensor in theirs.items():
+                torch.testing.assert_close(ours[key], tensor)
+        assert part.report.diagnostics == pytest.approx(alone.report.diagnostics)
+        if likelihood is not None:
+            assert part.report.likelihood.std == pytest.approx(alone.report.likelihood.std)
+    one, other = mixture.components[:2]
+    assert not torch.equal(*(next(iter(part.mean.values())) for part in (one, other)))
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_modes_train_as_one_stack(name, monkeypatch, double):
+    together, step = [], Run._step
+
+    def noting(self, *args):
+        together.append(self._together)
+        return step(self, *args)
+
+    monkeypatch.setattr(Run, "_step", noting)
+    method, build, shape, _ = ALONE[name]
+    module = build() if name != "learnt noise" else perceptron()
+    problem = classification(module, shape)
+    MultiMode(replace(method, epochs=2, batch_size=23), 3).fit(problem, generator=seeded())
+    assert together == [name != "in turn"] * 2
 
 
 def test_bad_input_is_refused():

@@ -7,7 +7,7 @@ draws ``ΔW = σ ε`` once and gives example ``n`` the weights ``μ + ΔW ∘ r_
 ``r_n`` and ``s_n``: each example has weights of the right law, and one product serves all.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,9 @@ from coset.weights.network import Network
 
 _TINY = 1e-16
 
+_Draw = Callable[[Tensor, torch.Size, torch.Generator], Tensor]
+"""Random numbers of a shape, in the type of a tensor."""
+
 _CONVOLUTIONS: dict[Callable[..., Any], int] = {torch.conv1d: 3, torch.conv2d: 4, torch.conv3d: 5}
 """Convolutions, and the number of axes of a batch for them."""
 
@@ -32,17 +35,15 @@ class Deviations:
 
     Attributes:
         stds: Of weights and biases, by identity of the tensor of their means.
-        generator: The only source of randomness.
+        generators: The only sources of randomness: one, or under ``vmap`` one a member.
     """
 
     stds: Mapping[int, Tensor]
-    generator: torch.Generator
+    generators: Sequence[torch.Generator]
 
     def noise(self, like: Tensor) -> Tensor:
         """Standard normal numbers in the shape of a tensor."""
-        return torch.randn(
-            like.shape, dtype=like.dtype, device=like.device, generator=self.generator
-        )
+        return self._numbers(like, like.shape, _normal)
 
     def drawn(self, mean: Tensor | None) -> Tensor | None:
         """A perturbation of a tensor, one for the whole batch."""
@@ -55,8 +56,50 @@ class Deviations:
         """A sign for every example and feature, the same at all positions."""
         shape = [1] * values.dim()
         shape[0], shape[axis] = values.shape[0], values.shape[axis]
-        flips = torch.randint(2, shape, generator=self.generator, device=self.generator.device)
-        return (2 * flips - 1).to(values)
+        return self._numbers(values, torch.Size(shape), _sign)
+
+    def _numbers(self, like: Tensor, shape: torch.Size, draw: _Draw) -> Tensor:
+        found: Tensor = _Numbers.apply(like, shape, draw, tuple(self.generators))
+        return found
+
+
+class _Numbers(torch.autograd.Function):
+    """Random numbers that belong to a member, not to the stack it happens to be in."""
+
+    @staticmethod
+    def forward(
+        like: Tensor, shape: torch.Size, draw: _Draw, generators: Sequence[torch.Generator]
+    ) -> Tensor:
+        (generator,) = generators
+        return draw(like, shape, generator)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> tuple[None, None, None, None]:
+        return None, None, None, None
+
+    @staticmethod
+    def vmap(  # torch calls it so
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        like: Tensor,
+        shape: torch.Size,
+        draw: _Draw,
+        generators: Sequence[torch.Generator],
+    ) -> tuple[Tensor, int]:
+        return torch.stack([draw(like, shape, generator) for generator in generators]), 0
+
+
+def _normal(like: Tensor, shape: torch.Size, generator: torch.Generator) -> Tensor:
+    return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
+
+
+def _sign(like: Tensor, shape: torch.Size, generator: torch.Generator) -> Tensor:
+    flips = torch.randint(2, shape, generator=generator, device=generator.device)
+    return (2 * flips - 1).to(device=like.device, dtype=like.dtype)
 
 
 class NoisyLayers(TorchFunctionMode):

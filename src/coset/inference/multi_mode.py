@@ -58,7 +58,8 @@ class MultiMode:
     The posterior is the mixture ``Σ_k w_k q_k`` with equal weights, or with ``w_k`` in proportion
     to the evidence that each component reports.
 
-    A checkpoint of ``inner`` holds a folder for each mode; one of ``base`` holds its training.
+    A checkpoint of ``inner`` holds its stack of modes or, where they are fitted in turn, a folder
+    for each; one of ``base`` holds its training.
 
     Attributes:
         inner: The method.

@@ -78,7 +78,7 @@ CASES = {
         MeanField(epochs=5, batch_size=8, base=SHORT, estimator="flipout"),
         perceptron,
     ),
-    "modes": (MultiMode(MeanField(epochs=2, batch_size=8), 2), perceptron),
+    "modes": (MultiMode(MeanField(epochs=5, batch_size=8, base=SHORT), 2), perceptron),
     "modes of aligned ensembles": (
         MultiMode(RebasedGaussian(DeepEnsemble(2, replace(SHORT, epochs=2))), 2),
         perceptron,
