@@ -1,16 +1,15 @@
 """Evidence, groups and links of linearised Laplace on real data, next to what else one would do.
 
-    python benchmarks/laplace_real_data.py [mnist] [fashion_mnist] [cifar10] [--table]
+    python benchmarks/laplace_real_data.py [mnist] [fashion_mnist] [cifar10]
 
 A cell is one data set, one network and one seed (new training images, weights and test images); it
-becomes one JSON file in ``records/laplace`` and is not run again while that exists.  ``--table``
-prints the Markdown tables of the finished cells.  The data come from ``COSET_DATA``.
+becomes one JSON file in ``records/laplace`` and is not run again while that exists;
+``laplace_tables.py`` prints and draws them.  The data come from ``COSET_DATA``.
 
 Nothing in here was used to choose the defaults of ``Laplace()``.
 """
 
 import json
-import statistics
 import sys
 import time
 import warnings
@@ -159,17 +158,6 @@ LINKS = {
 }
 
 
-NAMES = {
-    "network": "the network by itself",
-    "temperature": f"its temperature, tuned on {HELD_OUT} images",
-    "default": "**the default** (theta* simple)",
-    "default + validation": f"**the default with `validation`** ({HELD_OUT} images)",
-    "oracle": f"one precision, best of a grid on {HELD_OUT} images",
-    "laplace-torch": "laplace-torch's default",
-}
-"""Rows of the tables that have longer names."""
-
-
 def score(probabilities: Tensor, targets: Tensor, strange: Tensor) -> dict[str, float]:
     chances = probabilities.clamp_min(1e-12)
     found = {
@@ -310,56 +298,9 @@ def file_of(name: str, network: str, seed: int) -> Path:
     return RECORDS / f"{name}-{network}-{seed}.json"
 
 
-def print_tables() -> None:
-    """For each data set the networks side by side."""
-    for name in SETS:
-        cells = {
-            network: [json.loads(file.read_text()) for file in files if file.exists()]
-            for network in NETWORKS
-            for files in [[file_of(name, network, seed) for seed in SEEDS]]
-        }
-        print_table(name, {network: found for network, found in cells.items() if found})
-
-
-def print_table(name: str, cells: Mapping[str, list[dict]]) -> None:
-    """Loss, half its range over the seeds, how often the network was beaten; ECE; AUROC."""
-    heads = [f"{network} (T = {_span(found, 'temperature')})" for network, found in cells.items()]
-    print(f"\n| {name} | " + " | ".join(heads) + " |")
-    print("|---" * (1 + len(cells)) + "|")
-    labels = dict.fromkeys(label for found in cells.values() for label in found[0]["rows"])
-    for label in labels:
-        print(
-            f"| {NAMES.get(label, label)} | "
-            + " | ".join(entry(found, label) for found in cells.values())
-            + " |"
-        )
-
-
-def _span(cells: list[dict], key: str) -> str:
-    values = [cell[key] for cell in cells]
-    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
-    return low if low == high else f"{low} to {high}"
-
-
-def entry(cells: list[dict], label: str) -> str:
-    if label not in cells[0]["rows"]:
-        return ""
-    scores = [cell["rows"][label] for cell in cells]
-    means = {key: statistics.mean(found[key] for found in scores) for key in scores[0]}
-    losses = [found["nll"] for found in scores]
-    spread = f" ±{(max(losses) - min(losses)) / 2:.3f}" if len(cells) > 1 else ""
-    own = [cell["rows"]["network"]["nll"] for cell in cells]
-    wins = sum(loss < base - 1e-4 for loss, base in zip(losses, own, strict=True))
-    won = "" if label == "network" else f", {wins}/{len(cells)}"
-    return f"{means['nll']:.3f}{spread}{won}; {means['ece']:.3f}; {means['auroc']:.2f}"
-
-
 def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    if "--table" in sys.argv:
-        print_tables()
-        return
     RECORDS.mkdir(parents=True, exist_ok=True)
     for seed in SEEDS:
         for network in NETWORKS:
