@@ -11,6 +11,7 @@ from itertools import takewhile, zip_longest
 from typing import Protocol
 
 from coset.errors import CosetError
+from coset.printing import several
 from coset.symmetry.elements import (
     PermutationFactor,
     Pinned,
@@ -285,9 +286,9 @@ def _counts(group: Described) -> list[str]:
     told = ", ".join(f"{count} {domain}" for domain, count in scales.items())
     single = sum(factor.size == 1 and not factor.within for factor in group.scalings)
     lines = [
-        f"permutations: {len(group.permutations)} factors, log order {order:.2f} "
+        f"permutations: {several(len(group.permutations), 'factor')}, log order {order:.2f} "
         f"(about 10^{order / math.log(10):.0f} elements)",
-        f"scales: {len(group.scalings)} factors" + (f" ({told})" if told else ""),
+        f"scales: {several(len(group.scalings), 'factor')}" + (f" ({told})" if told else ""),
     ]
     if single:
         verb = "has size 1 and is" if single == 1 else "have size 1 and are"

@@ -8,6 +8,7 @@ from xml.sax.saxutils import escape
 
 from torch import nn
 
+from coset.printing import several
 from coset.symmetry.describing.describe import nested
 from coset.symmetry.describing.outline import Box, Outline, Segment, axis_segments, outline
 from coset.symmetry.elements import PermutationFactor
@@ -147,7 +148,7 @@ class _Picture:
         height = max(self.bottom, legend_bottom) + 12
         order = self.group.log_order()
         title = (
-            f"{len(self.factors)} permutation factors, log order {order:.1f} "
+            f"{several(len(self.factors), 'permutation factor')}, log order {order:.1f} "
             f"(10^{order / math.log(10):.0f} equivalent networks)"
         )
         width = self.left + max(self.width + 40 + legend_width, 8.4 * len(title) + 20)
