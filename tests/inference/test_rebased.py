@@ -9,6 +9,7 @@ from torch import nn
 from coset import (
     HMC,
     SGLD,
+    SWAG,
     CosetError,
     Cyclical,
     DeepEnsemble,
@@ -29,6 +30,7 @@ from coset.inference.compacting import (
     unit_blocks,
 )
 from coset.inference.diagnostics import effective_sample_size, r_hat
+from coset.inference.foresight import expected_members
 from coset.posterior.families import FitReport, Mixture, Samples
 from coset.weights import functionalise, stack, unstack, weights_of
 
@@ -259,6 +261,7 @@ VAIN = {
     "cycles": (SGLD(schedule=Cyclical(2, 10, 0.5, 2), chains=1), 5, "4 samples for a rank of 5"),
     "modes": (MultiMode(DeepEnsemble(2, BASE), 2), 5, "4 samples for a rank of 5"),
     "a density": (MeanField(epochs=1), 101, "100 samples for a rank of 101"),
+    "SWAG": (SWAG(rank=2, base=BASE, epochs=2), 101, "100 samples for a rank of 101"),
     "modes of a density": (MultiMode(MeanField(epochs=1), 2), 101, "100 samples for a rank of 101"),
 }
 
@@ -272,6 +275,13 @@ def test_more_rank_than_samples_is_refused_before_the_inner_method_runs(name, pr
             problem, generator=torch.Generator(), progress=lambda *line: told.append(line)
         )
     assert not told
+
+
+def test_draws_of_normalised_networks_are_counted():
+    method = SWAG(rank=2, base=BASE, epochs=2, members=7)
+    assert expected_members(method, normalised=True) == 7
+    assert expected_members(MultiMode(method, 3), normalised=True) == 21
+    assert expected_members(RebasedGaussian()) is None
 
 
 def test_more_rank_than_samples_of_a_method_of_ones_own_is_refused(problem):

@@ -11,10 +11,15 @@ from coset.inference.multi_mode import MultiMode
 from coset.inference.nuts import NUTS
 from coset.inference.sghmc import SGHMC
 from coset.inference.sgld import SGLD
+from coset.inference.swag import SWAG
 
 
-def expected_members(method: Method) -> int | None:
-    """How many members a finite posterior will have; 0: it has a density; ``None``: unknown.
+def expected_members(method: Method, *, normalised: bool = False) -> int | None:
+    """How many members a finite posterior will have; 0: it is drawn from; ``None``: unknown.
+
+    Args:
+        method: What will be fitted.
+        normalised: Whether the network has batch-norm statistics.
 
     >>> expected_members(MultiMode(DeepEnsemble(5), 3)), expected_members(MeanField())
     (15, 0)
@@ -30,11 +35,11 @@ def expected_members(method: Method) -> int | None:
                 method.draws if cycles is None else cycles.cycles * cycles.draws
             )
         case MultiMode(by_evidence=False):
-            each = expected_members(method.inner)
+            each = expected_members(method.inner, normalised=normalised)
             return None if each is None else method.modes * each
-        case MeanField() | MCDropout() | Laplace():
-            return 0
-    return None
+        case SWAG():
+            return method.members if normalised else 0
+    return 0 if isinstance(method, (MeanField, MCDropout, Laplace)) else None
 
 
 def innermost(method: object) -> object:

@@ -130,7 +130,7 @@ class RebasedGaussian:
 
     def _foreseen(self, problem: Problem) -> SymmetryGroup | None:
         """The symmetries; refuses before the inner method runs what would be refused after."""
-        count = expected_members(self.inner)
+        count = expected_members(self.inner, normalised=bool(problem.network.buffers))
         if count is not None:
             self._require_enough(count or self.samples)
         dropping = innermost(self.inner)

@@ -1,9 +1,20 @@
 """Turned coordinates: the same energy, the same prior, a diagonal curvature."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 from torch import nn
 
-from coset import HMC, Categorical, GaussianNoise, GaussianPrior, Problem, functionalise
+from coset import (
+    HMC,
+    Categorical,
+    CosetError,
+    GaussianNoise,
+    GaussianPrior,
+    Problem,
+    functionalise,
+)
 from coset.bayes import as_batches
 from coset.inference.sampling.axes import along_axes
 from coset.inference.sampling.targets import FullBatch
@@ -85,3 +96,15 @@ def test_draws_come_back_in_the_coordinates_of_the_network():
     whitened = (flat - mean.T) @ torch.linalg.inv(torch.linalg.cholesky(covariance)).T
     assert float(whitened.mean(0).abs().max()) < 0.15
     assert float((whitened.T.cov() - torch.eye(5)).abs().max()) < 0.25
+
+
+def test_inputs_too_large_to_be_squared_are_named_by_the_energy():
+    problem = problem_of()
+    huge = replace(problem, train=replace(problem.train, inputs=problem.train.inputs * 1e200))
+    target = FullBatch.of(huge, starting_points(huge, None, [0]))
+    assert along_axes(target)[1] is None
+    data = replace(huge.train, targets=torch.zeros(40, 2, dtype=torch.float64))
+    broken = replace(huge, train=data, likelihood=GaussianNoise(1.0))
+    linear = replace(broken, network=functionalise(nn.Linear(4, 2).double()))
+    with pytest.raises(CosetError, match="not finite at the first weights"):
+        HMC().fit(linear, generator=seeded())

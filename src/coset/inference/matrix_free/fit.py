@@ -16,11 +16,11 @@ from coset.curvature.tangent import Form, Mean, Tangent
 from coset.errors import CosetError
 from coset.inference.checkpoint import Checkpoint
 from coset.inference.doubts import unfinished
-from coset.inference.facts import described
+from coset.inference.facts import described, digest, facts_of
 from coset.inference.matrix_free.loop import Found, Loop, check_mean, first_state, free_noise
 from coset.inference.matrix_free.model import Model, estimate_diagonal
 from coset.inference.matrix_free.preconditioning import preconditioner_bytes
-from coset.inference.matrix_free.state import Record, digest
+from coset.inference.matrix_free.state import Record
 from coset.inference.precisions.grouping import Groups, group_weights, prior_of
 from coset.inference.precisions.tuning import ByEvidence
 from coset.posterior.families import FitReport
@@ -113,10 +113,10 @@ def _loop(
         {
             "settings": described(replace(curvature, solver=solver)),
             "tuning": described(settings and replace(settings, validation=None)),
-            "likelihood": described(tangent.likelihood),
             "seed": model.seed,
             "weights": [list(tangent.layout.names), tangent.layout.size],
-            "numbers": digest(tangent.outputs, tangent.targets, precision),
+            **facts_of(tangent.problem, {n: w.unsqueeze(0) for n, w in tangent.weights.items()}),
+            "targets": digest({"": tangent.targets}),
         },
     )
     loop = Loop(model, solver, mean, refresh, updates, 1e-2, curvature.evidence, record, tell)

@@ -1,6 +1,5 @@
 """Where a fit stands, written down so that it can be taken up again bit for bit."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -114,11 +113,3 @@ _FILE = "matrix-free.safetensors"
 def as_columns(stack: Float[Tensor, "p k"]) -> Float[Tensor, "p k"]:
     """The same numbers with each column in one piece of memory."""
     return stack.mT.contiguous().mT
-
-
-def digest(*tensors: Tensor) -> str:
-    """A short name of the numbers in some tensors."""
-    found = hashlib.sha256()
-    for tensor in tensors:
-        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return found.hexdigest()[:16]

@@ -64,7 +64,10 @@ def along_axes(target: FullBatch) -> tuple[FullBatch, InputAxes | None]:
     if not bool((precision == precision[:, :1]).all()):
         return target, None
     inputs = loss.inputs.double()
-    _, axes = torch.linalg.eigh(inputs.T @ inputs)
+    products = inputs.T @ inputs
+    if not bool(products.isfinite().all()):  # too large to be squared
+        return target, None
+    _, axes = torch.linalg.eigh(products)
     along = replace(loss, inputs=(inputs @ axes).to(loss.inputs))
     return replace(target, loss=along), InputAxes(place, axes.to(loss.inputs))
 
