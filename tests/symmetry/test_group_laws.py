@@ -47,6 +47,11 @@ def test_group_is_the_one_derived_by_hand(found: Discovered) -> None:
     assert tuple(permutations) == case.permutations
     assert tuple(scalings) == case.scalings
     assert tuple(sorted((i.tensor, i.groups) for i in group.invariances)) == case.invariances
+    for known in group.invariances:
+        rows = group.shapes[known.tensor][known.axis]
+        expected = {"filter": rows, "layer": 1}.get(known.groups, known.count)
+        assert known.count == expected
+        assert rows % known.count == 0
     assert group.log_order() == pytest.approx(case.log_order)
     if case.continuous is not None:
         assert continuous_scalings(group) == case.continuous

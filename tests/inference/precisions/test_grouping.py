@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from coset import Categorical, CosetError, GaussianPrior, Problem, functionalise
+from coset import Categorical, CosetError, GaussianPrior, Problem, functionalise, models
 from coset.bayes import as_batches
 from coset.inference.precisions.grouping import group_weights, invariances, prior_of
 
@@ -32,8 +32,8 @@ def problem_of(module, shape=(1, 4, 4)):
     return Problem(functionalise(module), Categorical(), GaussianPrior(), as_batches(data))
 
 
-def groups_of(module, grouping="normalised", rows=True):
-    problem = problem_of(module)
+def groups_of(module, grouping="normalised", rows=True, shape=(1, 4, 4)):
+    problem = problem_of(module, shape)
     return group_weights(problem, problem.network.layout, grouping, rows=rows)
 
 
@@ -63,6 +63,15 @@ def test_group_norm_frees_groups_and_layer_norm_the_layer():
     assert tables["0.weight"][:, 0, 0, 0].tolist() == [1, 1, 2, 2]
     whole = groups_of(convolutions(nn.LayerNorm((4, 2, 2)), bias=False))
     assert whole.names == ("all other weights", "0.weight")
+
+
+def test_a_normalised_layer_that_reads_a_concatenation():
+    """Its columns come from two places, its filters are still one scale each."""
+    module = models.unet(widths=(4, 8), normalisation="batch")
+    found = groups_of(module, shape=(1, 8, 8))
+    table = found.layout.unflatten(found.labels)["decoders.0.conv1.weight"]
+    assert table.flatten(1).unique(dim=1).shape == (4, 1)
+    assert len(table.unique()) == 4
 
 
 def test_networks_without_norm_have_one_group():

@@ -65,8 +65,10 @@ def _of_tensor(
                 # Two pieces that only hold together (the halves of a maximum) tie rows of one to
                 # rows of the other, so each must hold alone before rows are said to be free.
                 if all(_holds(structure, ideal, p, depth) for p in pieces.values()):
-                    count = _count(structure, own, axis, depth)
-                    return ScaleInvariance(base, tensor, groups, axis, count, name)
+                    # rows that nothing reads are free as well
+                    count = length if depth else _count(structure, own, axis)
+                    if length % count == 0:
+                        return ScaleInvariance(base, tensor, groups, axis, count, name)
     whole = {u for u in own if structure.unknowns[u].digit is None}
     for name, partner in partners.items():
         scalars = whole | {u for u in partner if structure.unknowns[u].digit is None}
@@ -90,10 +92,14 @@ def _indicators(
         part = structure.parts[place.part]
         if axis >= len(part.axes):
             continue
-        rows = tuple(cut[1:] for cut in part.block if cut[0] == axis)
+        rows = _rows(part, axis)
         if place.digit == _digit_of_rows(part, axis, depth) and (rows or place.digit is not None):
             chosen.setdefault(rows, set()).add(u)
     return chosen
+
+
+def _rows(part: Part, axis: int) -> Rows:
+    return tuple(cut[1:] for cut in part.block if cut[0] == axis)
 
 
 def _digit_of_rows(part: Part, axis: int, depth: int) -> int | None:
@@ -104,13 +110,15 @@ def _digit_of_rows(part: Part, axis: int, depth: int) -> int | None:
     return first + len(digits) - 1 if depth else first
 
 
-def _count(structure: Structure, own: Iterable[int], axis: int, depth: int) -> int:
-    total = 0
+def _count(structure: Structure, own: Iterable[int], axis: int) -> int:
+    """Groups of all pieces of an axis; parts that differ in their columns have the same rows."""
+    sizes: dict[Rows, int] = {}
     for p in {structure.unknowns[u].part for u in own}:
-        digits = structure.parts[p].axes[axis]
-        kept = digits if depth else digits[:1]
-        total += prod(structure.atoms.size[atom] for atom in kept)
-    return total
+        part = structure.parts[p]
+        size = prod(structure.atoms.size[atom] for atom in part.axes[axis][:1])
+        rows = _rows(part, axis)
+        sizes[rows] = max(sizes.get(rows, 1), size)
+    return sum(sizes.values())
 
 
 def _vanishes(ideal: Equations, chosen: set[int]) -> bool:
