@@ -14,13 +14,9 @@ if TYPE_CHECKING:
 
     from coset.alignment.by_weights import Scales
     from coset.alignment.match import By
-    from coset.alignment.result import Match
-    from coset.symmetry.group import SymmetryGroup
     from coset.vocabulary import Weights
 
 _Kind = Literal["float", "int"]
-_SAME = 1e-8
-"""Relative difference of outputs in double precision that is taken for rounding."""
 
 
 def align(
@@ -101,13 +97,15 @@ def _run(files: _Files, ways: _Options, shapes: list[str], kinds: list[_Kind]) -
 
     from coset.alignment.match import match
     from coset.cli.factory import load_module, read_inputs
+    from coset.cli.match_tables import barrier_lines, show_match
+    from coset.cli.weight_files import moved_tensors, prove, read_examples, read_weights
     from coset.symmetry.discover import discover
 
     module = copy.deepcopy(load_module(files.model)).float().eval()
     _check_norms(module, ways)
-    one, other = _read(files.a, module), _read(files.b, module)
+    one, other = read_weights(files.a, module), read_weights(files.b, module)
     inputs = read_inputs(module, shapes, kinds)
-    examples = None if ways.data is None else _examples(ways.data)
+    examples = None if ways.data is None else read_examples(ways.data)
     # in the wider type of the two files, and in single precision at least
     wide = _widest(one.weights, other.weights)
     module, inputs = module.to(wide), tuple(_cast(x, wide) for x in inputs)
@@ -117,16 +115,20 @@ def _run(files: _Files, ways: _Options, shapes: list[str], kinds: list[_Kind]) -
     group = discover(module, inputs)
     generator = torch.Generator().manual_seed(ways.seed)
     result = match(group, theirs, to=ours, by=_way(ways, module, examples), generator=generator)
-    moved = _moved(group, result, other, files.b)
-    proof = _proof(module, inputs, other, moved)
-    barriers = [] if examples is None else _barriers(module, ours, theirs, result, examples, ways)
-    _show(group, ours, theirs, result)
-    for line in barriers:
+    moved = moved_tensors(group, result, other, files.b)
+    proof = prove(module, inputs, other, moved)
+    lines = []
+    if examples is not None:
+        options = {"reset_norm": ways.reset_norm, "repair": ways.repair}
+        points = ways.points or 25
+        lines = barrier_lines(module, ours, theirs, result, examples, points=points, **options)
+    show_match(group, ours, theirs, result)
+    for line in lines:
         print(line)
-    _write(files, moved, proof)
+    _write(files, moved.rounded, proof)
 
 
-def _write(files: _Files, moved: "_Moved", proof: str) -> None:
+def _write(files: _Files, tensors: "dict[str, Tensor]", proof: str) -> None:
     from coset.store import save_record
 
     facts = {
@@ -135,60 +137,10 @@ def _write(files: _Files, moved: "_Moved", proof: str) -> None:
         "from": files.b.name,
         "model": files.model,
     }
-    save_record(files.out, moved.rounded, facts)
+    save_record(files.out, tensors, facts)
     digest = hashlib.sha256(files.out.read_bytes()).hexdigest()
     print(f"same function as {files.b.name}: {proof}")
     print(f"{files.out}: sha256 {digest}")
-
-
-def _widest(*given: "Weights") -> "torch.dtype":
-    import torch
-
-    kinds = {tensor.dtype for weights in given for tensor in weights.values()}
-    return torch.float64 if torch.float64 in kinds else torch.float32
-
-
-def _cast(tensor: "Tensor", kind: "torch.dtype") -> "Tensor":
-    return tensor.to(kind) if tensor.is_floating_point() else tensor
-
-
-class _Checkpoint(NamedTuple):
-    """Weights of the module, and what else was in the file (batch counters)."""
-
-    weights: "Weights"
-    rest: "dict[str, Tensor]"
-
-
-def _read(path: Path, module: "nn.Module") -> _Checkpoint:
-    """A file's weights, refused unless they fit the module."""
-    from coset.alignment.checks import check_floating
-    from coset.errors import CosetError
-    from coset.store import load_tensors
-    from coset.weights.network import weights_of
-
-    found, own = load_tensors(path), weights_of(module)
-    known = set(module.state_dict())
-    missing = [name for name in own if name not in found]
-    unknown = [name for name in found if name not in own and name not in known]
-    shapes = [n for n in own if n in found and found[n].shape != own[n].shape]
-    for what, names in (("no", missing), ("an unknown", unknown)):
-        if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise CosetError(
-                f"got {path} with {what} tensor {names[0]!r}{more}",
-                "needed the tensors of the model",
-                "check --model",
-            )
-    if shapes:
-        name = shapes[0]
-        raise CosetError(
-            f"got {path} with {name!r} of shape {tuple(found[name].shape)}",
-            f"needed {tuple(own[name].shape)}, as in the model",
-            "check --model",
-        )
-    check_floating(found, own, str(path))
-    rest = {name: tensor for name, tensor in found.items() if name not in own}
-    return _Checkpoint({name: found[name] for name in own}, rest)
 
 
 def _check_place(out: Path, *sources: Path) -> None:
@@ -242,17 +194,15 @@ def _check_norms(module: "nn.Module", ways: _Options) -> None:
         )
 
 
-def _examples(data: str) -> "tuple[Tensor, Tensor]":
-    from coset.data.datasets import load
-    from coset.errors import CosetError
-    from coset.store import load_tensors
+def _widest(*given: "Weights") -> "torch.dtype":
+    import torch
 
-    if not data.endswith(".safetensors"):
-        return load(data).test
-    found = load_tensors(data)
-    if not {"inputs", "targets"} <= set(found):
-        raise CosetError(f"got {data} with {', '.join(sorted(found))}", "needed inputs and targets")
-    return found["inputs"], found["targets"]
+    kinds = {tensor.dtype for weights in given for tensor in weights.values()}
+    return torch.float64 if torch.float64 in kinds else torch.float32
+
+
+def _cast(tensor: "Tensor", kind: "torch.dtype") -> "Tensor":
+    return tensor.to(kind) if tensor.is_floating_point() else tensor
 
 
 def _way(ways: _Options, module: "nn.Module", examples: "tuple[Tensor, Tensor] | None") -> "By":
@@ -262,140 +212,3 @@ def _way(ways: _Options, module: "nn.Module", examples: "tuple[Tensor, Tensor] |
     if ways.by == "activations" and examples is not None:
         return ByActivations(module, examples[0])
     return ByWeights(restarts=ways.restarts or 0, scales=ways.scales or "automatic")
-
-
-class _Moved(NamedTuple):
-    """A file's tensors after alignment, in double precision and as they are written."""
-
-    exact: "Weights"
-    rounded: "dict[str, Tensor]"
-
-
-def _moved(group: "SymmetryGroup", result: "Match", other: _Checkpoint, path: Path) -> _Moved:
-    """All tensors of the file that is moved, tied ones under each of their names."""
-    import torch
-
-    from coset.errors import CosetError
-
-    tied = {name: main for name, main in group.aliases.items() if name in other.rest}
-    for name, main in tied.items():
-        if not torch.equal(other.rest[name], other.weights[main]):
-            raise CosetError(
-                f"got {path} with {name!r} other than {main!r}",
-                "needed equal numbers in tensors that the model ties",
-                "check --model",
-            )
-    exact = group.act(result.element, {n: w.double() for n, w in other.weights.items()})
-    rounded = {name: exact[name].to(tensor.dtype) for name, tensor in other.weights.items()}
-    copies = {name: rounded[main].clone() for name, main in tied.items()}
-    return _Moved(exact, {**other.rest, **rounded, **copies})
-
-
-def _proof(
-    module: "nn.Module", inputs: "tuple[Tensor, ...]", before: _Checkpoint, after: _Moved
-) -> str:
-    """The largest relative difference of outputs, in words; refuses more than rounding.
-
-    All is computed in double precision, whatever the files hold.  What was done to the weights may
-    change nothing at all.  Permutations and signs do not round; scales do, and then the weights as
-    they are written may differ by what the files' own type allows.
-    """
-    import torch
-
-    from coset.symmetry.check import difference
-    from coset.symmetry.points import random_inputs
-    from coset.symmetry.tracing import trace
-
-    graph = trace(module, inputs)
-    probe = random_inputs(inputs, generator=torch.Generator().manual_seed(0))
-    written = {name: after.rounded[name] for name in after.exact}
-    reference, moved, read = (
-        graph.run({n: w.double() for n, w in weights.items()}, probe, dtype=torch.float64)
-        for weights in (before.weights, after.exact, written)
-    )
-    error = difference(reference, moved)
-    _refuse_beyond(error, _SAME, "please report the model; nothing was written")
-    coarse = {w.dtype for n, w in written.items() if not torch.equal(w.double(), after.exact[n])}
-    if not coarse:
-        return f"largest difference {error:.1e}, relative, on random inputs"
-    kind = max(coarse, key=lambda kind: torch.finfo(kind).eps)
-    allowed = min(1e4 * torch.finfo(kind).eps, 0.1)
-    error = difference(reference, read)
-    _refuse_beyond(error, allowed, f"scales do not fit {kind}: give --scales keep")
-    return (
-        f"largest difference {error:.1e}, relative, on random inputs, "
-        f"from scales rounded to {str(kind).removeprefix('torch.')} (allowed: {allowed:.1e})"
-    )
-
-
-def _refuse_beyond(error: float, allowed: float, advice: str) -> None:
-    from coset.errors import CosetError
-
-    if not error <= allowed:
-        raise CosetError(
-            f"got outputs that differ by {error:.1e} after alignment",
-            f"needed at most {allowed:.1e}",
-            advice,
-        )
-
-
-def _show(group: "SymmetryGroup", one: "Weights", other: "Weights", result: "Match") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from coset.alignment.match import measured_between
-    from coset.alignment.transpositions import expected_transpositions
-
-    before = measured_between(group, other, one)
-    table = Table(box=None, pad_edge=False)
-    for column in ("", "before", "after"):
-        table.add_column(column, justify="left" if not column else "right")
-    rows = {
-        "distance": (before.squared_distance**0.5, result.squared_distance**0.5),
-        "objective": (before.objective, result.objective),
-    }
-    for name, (first, second) in rows.items():
-        table.add_row(name, f"{first:.6g}", f"{second:.6g}")
-    console = Console(soft_wrap=True)
-    console.print(table)
-    moved = Table(box=None, pad_edge=False)
-    for column in ("factor", "units", "transpositions", "random"):
-        moved.add_column(column, justify="left" if column == "factor" else "right", no_wrap=True)
-    counts = result.transpositions_of
-    for factor in group.permutations:
-        copies = group.tables.copies(factor)
-        chance = copies * expected_transpositions(factor.size)
-        units = f"{copies}×{factor.size}" if copies > 1 else f"{factor.size}"
-        moved.add_row(factor.name, units, str(counts[factor.name]), f"{chance:.1f}")
-    console.print(moved)
-    ties = f", {result.ties} tied units" if result.ties else ""
-    console.print(f"{result.transpositions} transpositions in all{ties}")
-
-
-def _barriers(
-    module: "nn.Module",
-    one: "Weights",
-    other: "Weights",
-    result: "Match",
-    examples: "tuple[Tensor, Tensor]",
-    ways: _Options,
-) -> list[str]:
-    """Lines that tell of the barrier before and after."""
-    from coset.alignment.barrier import barrier
-
-    before, after = (
-        barrier(
-            module,
-            one,
-            weights,
-            examples,
-            points=ways.points or 25,
-            reset_norm=ways.reset_norm,
-            repair=ways.repair,
-        )
-        for weights in (other, result.weights)
-    )
-    return [
-        f"barrier of the loss: {before.height:.4f} before, {after.height:.4f} after",
-        f"barrier of the error: {before.error_height:.4f} before, {after.error_height:.4f} after",
-    ]
