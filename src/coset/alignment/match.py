@@ -46,10 +46,7 @@ def match(
     by: By = ByWeights(),
     generator: torch.Generator | None = None,
 ) -> Match:
-    """Aligns ``weights`` to the weights ``to`` without changing the function they compute.
-
-    Maximises ``<to, act(g, weights)>`` over elements ``g`` of the group, which for permutations
-    is the same as minimising the distance.
+    """Maximises ``<to, act(g, weights)>`` over the group: the same function, as near as it can be.
 
     Args:
         group: The symmetries of the network.

@@ -152,11 +152,11 @@ def _roads(permutation: Sequence[int], places: Sequence[int], units: Sequence[in
         steps.setdefault(("unit", units[place]), []).append((("place", places[unit]), [unit]))
     roads: _Roads = {}
     for begin, ways in steps.items():
-        for end, passed in ways if len(ways) > 1 else ():
-            road = list(passed)
+        for following, passed in ways if len(ways) > 1 else ():
+            end, road = following, list(passed)
             while len(steps[end]) == 1:
-                end, passed = steps[end][0]  # noqa: PLW2901
-                road += passed
+                end, more = steps[end][0]
+                road += more
             roads.setdefault(begin, {}).setdefault(end, []).append(road)
     return roads
 
