@@ -9,15 +9,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.problem import Problem
-from coset.inference.sampling.layers import Layers, Linear, columns, layers_of
+from coset.inference.sampling.layers import Layers, columns, layers_of
 from coset.inference.training.recording import Program, record
 from coset.weights.layout import Layout
 
 _VALUES, _LEAST_ROWS = 1 << 21, 256
 """Activations of one layer in a pass, so that they stay near the processor, and fewest examples."""
-
-_WIDE = 128
-"""Units from which on a product takes no longer if it reads its inputs across."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +81,8 @@ class LayeredLoss:
             self.inputs.split(self.rows), self.targets.split(self.rows), strict=True
         ):
             targets = columns(few).expand(chains, *columns(few).shape).contiguous()
-            across = inputs.T if self._wide(chains) else inputs.T.contiguous()
-            data, size = (inputs, across, targets), len(few)
+            # one copy for the products of values and of gradients: two would not both stay in cache
+            data, size = (inputs.T.contiguous(), targets), len(few)
             if size not in programs:
                 examples = (positions, *data)
                 programs[size] = (
@@ -94,13 +91,6 @@ class LayeredLoss:
                 )
             parts.append(_Part(data, *programs[size]))
         return self._recorded.setdefault(chains, parts)
-
-    def _wide(self, chains: int) -> bool:
-        """Whether the first layers of all chains have so many units that layout does not matter."""
-        first = self.layers.steps[0]
-        assert isinstance(first, Linear)
-        shapes = dict(zip(self.layout.names, self.layout.shapes, strict=True))
-        return chains * shapes[first.weight][0] >= _WIDE
 
     @property
     def layout(self) -> Layout:
@@ -111,13 +101,11 @@ class LayeredLoss:
     def _recorded(self) -> "dict[int, list[_Part]]":
         return {}
 
-    def _evaluate(
-        self, positions: Tensor, inputs: Tensor, across: Tensor, targets: Tensor
-    ) -> tuple[Tensor, ...]:
+    def _evaluate(self, positions: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
         stack = self.layout.unflatten(positions.detach())
         with torch.enable_grad():
             leaves = {name: tensor.requires_grad_() for name, tensor in stack.items()}
-            outputs = self.layers(leaves, inputs, across)
+            outputs = self.layers(leaves, inputs)
             losses = -self.problem.likelihood.log_prob(outputs, targets)
             found = torch.autograd.grad(
                 losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
@@ -125,14 +113,14 @@ class LayeredLoss:
         return losses.detach(), *found
 
     def _differentiate(
-        self, positions: Tensor, inputs: Tensor, across: Tensor, targets: Tensor
+        self, positions: Tensor, inputs: Tensor, targets: Tensor
     ) -> tuple[Tensor, ...]:
-        return self._evaluate(positions, inputs, across, targets)[1:]
+        return self._evaluate(positions, inputs, targets)[1:]
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Some of the data: inputs, inputs with the examples last, targets; and what is recorded.
+    """Some of the data, inputs and targets with the examples last; and what is recorded.
 
     Attributes:
         data: What the programs take after the positions.

@@ -1,9 +1,9 @@
 """Networks of linear layers and element-wise functions, with all chains in one product.
 
 Chains share their inputs, so the first layers of all of them are one product of matrices:
-``(W of chain 1; W of chain 2; …) Xᵀ``.  Activations are kept units first, examples last; there an
-example is to a likelihood what a pixel is to it in dense tasks, and sums over classes run along
-whole rows.
+``(W of chain 1; W of chain 2; …) Xᵀ``.  Inputs and activations are kept with the examples last;
+there an example is to a likelihood what a pixel is to it in dense tasks, and sums over classes run
+along whole rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -52,15 +52,12 @@ class Layers:
 
     steps: tuple[Linear | Elementwise, ...]
 
-    def __call__(
-        self, stack: Weights, inputs: Float[Tensor, "n d"], across: Float[Tensor, "d n"]
-    ) -> Float[Tensor, "m c n"]:
-        """Outputs of all chains, units first; the inputs come a second time with examples last.
+    def __call__(self, stack: Weights, inputs: Float[Tensor, "d n"]) -> Float[Tensor, "m c n"]:
+        """Outputs of all chains; inputs and outputs have their examples last.
 
         >>> layers = Layers((Linear("weight", None), torch.relu))
         >>> weights = torch.tensor([[[1.0, 2.0]], [[-3.0, 0.0]]])  # two chains
-        >>> inputs = torch.tensor([[1.0, 1.0], [0.0, 1.0]])
-        >>> layers({"weight": weights}, inputs, inputs.T)
+        >>> layers({"weight": weights}, torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
         tensor([[[3., 2.]],
         <BLANKLINE>
                 [[0., 0.]]])
@@ -73,45 +70,17 @@ class Layers:
                 continue
             weight = stack[step.weight]
             bias = None if step.bias is None else stack[step.bias]
-            if values is None:
-                values = _first(weight, bias, inputs, across)
-            else:
-                values = _next(weight, bias, values)
+            given = inputs if values is None else values
+            values = (_first if values is None else _next)(weight, bias, given)
         assert values is not None
         return values
 
 
-def _first(weight: Tensor, bias: Tensor | None, inputs: Tensor, across: Tensor) -> Tensor:
+def _first(weight: Tensor, bias: Tensor | None, inputs: Tensor) -> Tensor:
     """One product for all chains."""
-    column = None if bias is None else bias.reshape(-1, 1)
-    found: Tensor = _Product.apply(weight.flatten(0, 1), column, inputs, across)
-    return found.view(*weight.shape[:2], len(inputs))
-
-
-class _Product(torch.autograd.Function):
-    """``W Xᵀ + b`` with the inputs given twice, as ``X`` and as ``Xᵀ``.
-
-    So the products of the values and of the gradient can both read them as they lie in memory; for
-    a few units, to read them across takes a quarter longer.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, weight: Tensor, bias: Tensor | None, inputs: Tensor, across: Tensor
-    ) -> Tensor:
-        """The values."""
-        ctx.save_for_backward(inputs)
-        ctx.biased = bias is not None
-        return weight @ across if bias is None else torch.addmm(bias, weight, across)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of weights and biases."""
-        (values,) = gradients
-        (inputs,) = ctx.saved_tensors
-        # the bias first, while the values are at hand
-        bias = values.sum(1, keepdim=True) if ctx.biased else None
-        return values @ inputs, bias, None, None
+    rows = weight.flatten(0, 1)
+    values = rows @ inputs if bias is None else torch.addmm(bias.reshape(-1, 1), rows, inputs)
+    return values.view(*weight.shape[:2], inputs.shape[1])
 
 
 def _next(weight: Tensor, bias: Tensor | None, values: Tensor) -> Tensor:
@@ -158,8 +127,7 @@ def _faithful(layers: Layers, problem: Problem, inputs: Tensor, targets: Tensor)
     if not isinstance(layers.steps[0], Linear):
         return False
     weights = problem.network.weights
-    one, rows = {name: w.unsqueeze(0) for name, w in weights.items()}, inputs.flatten(1)
-    outputs = layers(one, rows, rows.T)
+    outputs = layers({name: w.unsqueeze(0) for name, w in weights.items()}, inputs.flatten(1).T)
     wanted = problem.network.apply(weights, inputs)
     if not torch.allclose(outputs[0].T, wanted, rtol=1e-3, atol=1e-5):
         return False
