@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from coset.inference.monte_carlo_dropout import MCDropout as MCDropout
     from coset.inference.multi_mode import MultiMode as MultiMode
     from coset.inference.nuts import NUTS as NUTS
+    from coset.inference.precisions.by_evidence import ByEvidence as ByEvidence
     from coset.inference.precisions.learnt import Learnt as Learnt
-    from coset.inference.precisions.tuning import ByEvidence as ByEvidence
     from coset.inference.rebased import RebasedGaussian as RebasedGaussian
     from coset.inference.sampling.stochastic import Cyclical as Cyclical
     from coset.inference.sghmc import SGHMC as SGHMC
@@ -185,7 +185,7 @@ NAMES: dict[str, str] = {
     "LastLayer": "coset.inference.subsets",
     "Subnetwork": "coset.inference.subsets",
     "Learnt": "coset.inference.precisions.learnt",
-    "ByEvidence": "coset.inference.precisions.tuning",
+    "ByEvidence": "coset.inference.precisions.by_evidence",
     "evaluate": "coset.metrics.evaluation",
     "FitReport": "coset.posterior.families",
     "Mixture": "coset.posterior.families",

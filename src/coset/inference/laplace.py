@@ -21,8 +21,9 @@ from coset.inference.checkpoint import Checkpoint
 from coset.inference.doubts import examine
 from coset.inference.matrix_free.fit import fit_matrix_free
 from coset.inference.noise_covariance import fit_whitened
+from coset.inference.precisions.by_evidence import ByEvidence
 from coset.inference.precisions.grouping import Groups, cuts_of, group_weights, prior_of
-from coset.inference.precisions.tuning import ByEvidence, Tuner
+from coset.inference.precisions.tuning import Tuner
 from coset.inference.subsets import Columns, LastLayer, Subnetwork
 from coset.linalg import Embedded, LinearOperator, cast, inverse, scale, shift
 from coset.posterior.evidence import spectrum_of

@@ -21,8 +21,8 @@ from coset.inference.matrix_free.loop import Found, Loop, check_mean, first_stat
 from coset.inference.matrix_free.model import Model, estimate_diagonal
 from coset.inference.matrix_free.preconditioning import preconditioner_bytes
 from coset.inference.matrix_free.state import Record
+from coset.inference.precisions.by_evidence import ByEvidence
 from coset.inference.precisions.grouping import Groups, group_weights, prior_of
-from coset.inference.precisions.tuning import ByEvidence
 from coset.posterior.families import FitReport
 from coset.posterior.tangent_samples import TangentSamples
 from coset.vocabulary import Progress, Weights

@@ -3,22 +3,21 @@
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.batches import Data
-from coset.bayes.likelihood import GaussianNoise, HeteroscedasticGaussian, Likelihood
+from coset.bayes.likelihood import GaussianNoise
 from coset.curvature.kfac import KFAC
 from coset.curvature.measure import Curvature, Cuts, Measured, column_count
 from coset.curvature.sampled import MonteCarloFisher
 from coset.curvature.subspace import Span, approach
-from coset.curvature.tangent import Form, Mean, Point, Tangent
-from coset.errors import CosetError
+from coset.curvature.tangent import Form, Point, Tangent
 from coset.inference.doubts import unfinished
-from coset.inference.precisions.grouping import Grouping, Groups
+from coset.inference.precisions.by_evidence import ByEvidence
+from coset.inference.precisions.grouping import Groups
+from coset.inference.precisions.noise import Residuals
 from coset.linalg import LinearOperator, cast, inverse, scale, shift, solve
 from coset.posterior.evidence import Spectrum, best_precision, bounds, spectrum_of, switched_off
 
@@ -27,61 +26,6 @@ _FIRST, _AGAIN = 8, 3
 
 _REFRESHED, _DRAWS = 3, 2
 """Steps with new curvature at the mode, and its random columns in all of them but the last."""
-
-
-@dataclass(frozen=True)
-class ByEvidence:
-    """Finds prior precisions and noise by maximising the evidence, without validation data.
-
-    Attributes:
-        mean: Where the evidence is taken.  ``"tangent"``: at the mode ``θ*`` of the tangent model,
-            for which it is the evidence; ``"network"``: at the trained weights, as is common, and
-            usually far too small a precision; ``"newton"``: one Newton step from them.
-        form: ``"full"``: ``f + J (θ - θ̃)``; ``"simple"``: ``J θ``; ``"auto"``: full for regression,
-            simple for classes.
-        hessian: Output curvature at the ``"tangent"`` mode or at the ``"network"``; ``"auto"``: the
-            mode for classes, where a network sure of its training data has almost none.
-        groups: Which weights share a precision; ``"normalised"`` gives one to each scale that a
-            norm divides out and one to all other weights.
-        noise: Whether a :class:`coset.GaussianNoise` without a value is tuned as well.  It is never
-            smaller than the network's own residuals, around which predictions lie, even where a
-            network that is not trained to its end has a tangent model that fits better.
-        validation: Held-out data, by which the covariance is multiplied by one factor; 0 is the
-            network by itself.
-        steps: How often mode and precisions are found in turn.  ``None``: to convergence for
-            regression, five times for classes.
-    """
-
-    mean: Mean = "tangent"
-    form: Literal["auto", "full", "simple"] = "auto"
-    hessian: Literal["auto", "tangent", "network"] = "auto"
-    groups: Grouping = "normalised"
-    noise: bool = True
-    validation: "Data | None" = None
-    steps: int | None = None
-
-    def __post_init__(self) -> None:
-        choices = {
-            "mean": ("tangent", "network", "newton"),
-            "form": ("auto", "full", "simple"),
-            "hessian": ("auto", "tangent", "network"),
-            "groups": ("single", "layer", "normalised"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise CosetError(
-                    f"got {name}={getattr(self, name)!r}", f"needed one of {', '.join(allowed)}"
-                )
-
-    def settled(self, likelihood: Likelihood) -> "ByEvidence":
-        """Without ``"auto"``."""
-        gaussian = isinstance(likelihood, GaussianNoise | HeteroscedasticGaussian)
-        at_network = gaussian or self.mean != "tangent"
-        form = ("full" if at_network else "simple") if self.form == "auto" else self.form
-        hessian = (
-            ("network" if at_network else "tangent") if self.hessian == "auto" else self.hessian
-        )
-        return replace(self, form=form, hessian=hessian)
 
 
 @dataclass(frozen=True)
@@ -202,20 +146,12 @@ class Tuner:
         spectrum = spectrum_of(measured.operator, self.groups.labels, count)
         norms = self._norms(flat)
         start = torch.where(norms > 0, spectrum.sizes / norms.clamp_min(1e-300), 1.0)
-        noise = self._most_certain if self.learn_noise else 1.0
+        noise = self._residuals.most_certain if self.learn_noise else 1.0
         return _State(start, noise, measured, spectrum)
 
     @cached_property
-    def _most_certain(self) -> float:
-        """The noise precision that the network's own residuals allow."""
-        return self._count / max(float(self._squares(self.tangent.outputs)), 1e-24 * self._count)
-
-    @property
-    def _count(self) -> int:
-        return self.tangent.outputs.numel()
-
-    def _squares(self, outputs: Tensor) -> Tensor:
-        return (outputs - self.tangent.targets.reshape(outputs.shape)).double().square().sum()
+    def _residuals(self) -> Residuals:
+        return Residuals(self.tangent)
 
     def _norms(self, flat: Float[Tensor, " p"]) -> Float[Tensor, " g"]:
         norms = flat.new_zeros(len(self.groups.names), dtype=torch.float64)
@@ -297,14 +233,9 @@ class Tuner:
         sweeps = 1 if self._exact else (3 if spectrum.rest else 200)
         precision = best_precision(spectrum, norms, precision, sweeps=sweeps)
         if self.learn_noise:
-            noise = min(self._free_noise(state.point, spectrum, precision), self._most_certain)
+            gamma = float(spectrum.effective(precision).sum())
+            noise = min(self._residuals.precision(state.point, gamma), self._residuals.most_certain)
         return replace(state, precision=precision, noise=noise)
-
-    def _free_noise(self, point: Point, spectrum: Spectrum, precision: Tensor) -> float:
-        """``(n c - γ) / Σ residual²`` at a point of the tangent model."""
-        gamma = float(spectrum.effective(precision).sum())
-        squares = max(float(self._squares(point.outputs)), 1e-24)
-        return max(self._count - gamma, 1e-3 * self._count) / squares
 
     def _change(self, before: _State, after: _State) -> float:
         low, high = bounds(after.spectrum.scaled(after.noise))
@@ -353,8 +284,8 @@ class Tuner:
         if self.learn_noise:
             diagnostics["noise"] = state.noise**-0.5
             assert state.point is not None
-            free = self._free_noise(state.point, spectrum, state.precision)
-            warnings.extend(unfinished(self._most_certain, free))
+            free = self._residuals.precision(state.point, float(gamma.sum()))
+            warnings.extend(unfinished(self._residuals.most_certain, free))
         return Tuned(
             state.precision,
             state.noise,

@@ -1,0 +1,65 @@
+"""How prior precisions and noise are found: the settings of the search."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from coset.bayes.batches import Data
+from coset.bayes.likelihood import GaussianNoise, HeteroscedasticGaussian, Likelihood
+from coset.curvature.tangent import Mean
+from coset.errors import CosetError
+from coset.inference.precisions.grouping import Grouping
+
+
+@dataclass(frozen=True)
+class ByEvidence:
+    """Finds prior precisions and noise by maximising the evidence, without validation data.
+
+    Attributes:
+        mean: Where the evidence is taken.  ``"tangent"``: at the mode ``θ*`` of the tangent model,
+            for which it is the evidence; ``"network"``: at the trained weights, as is common, and
+            usually far too small a precision; ``"newton"``: one Newton step from them.
+        form: ``"full"``: ``f + J (θ - θ̃)``; ``"simple"``: ``J θ``; ``"auto"``: full for regression,
+            simple for classes.
+        hessian: Output curvature at the ``"tangent"`` mode or at the ``"network"``; ``"auto"``: the
+            mode for classes, where a network sure of its training data has almost none.
+        groups: Which weights share a precision; ``"normalised"`` gives one to each scale that a
+            norm divides out and one to all other weights.
+        noise: Whether a :class:`coset.GaussianNoise` without a value is tuned as well.  It is never
+            smaller than the network's own residuals, around which predictions lie, even where a
+            network that is not trained to its end has a tangent model that fits better.
+        validation: Held-out data, by which the covariance is multiplied by one factor; 0 is the
+            network by itself.
+        steps: How often mode and precisions are found in turn.  ``None``: to convergence for
+            regression, five times for classes.
+    """
+
+    mean: Mean = "tangent"
+    form: Literal["auto", "full", "simple"] = "auto"
+    hessian: Literal["auto", "tangent", "network"] = "auto"
+    groups: Grouping = "normalised"
+    noise: bool = True
+    validation: "Data | None" = None
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        choices = {
+            "mean": ("tangent", "network", "newton"),
+            "form": ("auto", "full", "simple"),
+            "hessian": ("auto", "tangent", "network"),
+            "groups": ("single", "layer", "normalised"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise CosetError(
+                    f"got {name}={getattr(self, name)!r}", f"needed one of {', '.join(allowed)}"
+                )
+
+    def settled(self, likelihood: Likelihood) -> "ByEvidence":
+        """Without ``"auto"``."""
+        gaussian = isinstance(likelihood, GaussianNoise | HeteroscedasticGaussian)
+        at_network = gaussian or self.mean != "tangent"
+        form = ("full" if at_network else "simple") if self.form == "auto" else self.form
+        hessian = (
+            ("network" if at_network else "tangent") if self.hessian == "auto" else self.hessian
+        )
+        return replace(self, form=form, hessian=hessian)
