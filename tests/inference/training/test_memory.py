@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from coset.inference.training.memory import keep_memory
-from coset.inference.training.recording import record
+from coset.inference.training.recording import record, shorten
+from coset.inference.training.writing import write_down
 
 FUNCTIONS = {
     "relu": torch.relu,
@@ -94,7 +94,7 @@ def test_places_are_used_again():
             x = torch.tanh(torch.mm(x, x))
         return (x,)
 
-    graph = make_fx(program)(numbers(4, 4))
+    graph = write_down(program, [numbers(4, 4)])
     keep_memory(graph, lasting=True)
     places = {
         getattr(graph, node.target).data_ptr()
@@ -104,3 +104,46 @@ def test_places_are_used_again():
     assert len(places) == 2  # a product cannot be written over its factors, its tanh can
     given = numbers(4, 4, seed=3)
     torch.testing.assert_close(graph(given)[0], program(given)[0])
+
+
+def test_views_are_taken_once_of_what_comes_again():
+    def program(x):
+        return (torch.mm(x.view(2, 8).T, x.view(2, 8)).view(64),)
+
+    replay = record(program, [numbers(16)], again=True)
+    assert replay is not program
+    given = numbers(16, seed=1)
+    for change in (0.0, 1.0, 2.0):  # other numbers in the same tensor
+        given.add_(change)
+        torch.testing.assert_close(replay(given)[0], program(given)[0])
+    for seed in (2, 3):  # and other tensors
+        torch.testing.assert_close(
+            replay(numbers(16, seed=seed))[0], program(numbers(16, seed=seed))[0]
+        )
+    torch.testing.assert_close(replay(given)[0], program(given)[0])
+
+
+def test_a_result_may_be_a_view_of_an_argument():
+    replay = record(lambda x: (x.view(2, 2), x, x.exp().T), [numbers(4, 1)], again=True)
+    given = numbers(4, 1, seed=1)
+    wanted = given.view(2, 2), given, given.exp().T
+    for found, value in zip(replay(given), wanted, strict=True):
+        torch.testing.assert_close(found, value)
+
+
+def test_losses_that_nobody_asks_for_are_not_computed():
+    def gradient(x, targets):
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            loss = functional.cross_entropy(leaf, targets, reduction="none").sum()
+            return torch.autograd.grad(loss, leaf)
+
+    examples = numbers(5, 3), torch.arange(5) % 3
+    graph = write_down(gradient, examples)
+    before = [str(node.target) for node in graph.graph.nodes]
+    shorten(graph)
+    after = [str(node.target) for node in graph.graph.nodes]
+    assert "aten.nll_loss_forward.default" in before
+    assert "aten.nll_loss_forward.default" not in after
+    graph.recompile()
+    torch.testing.assert_close(graph(*examples)[0], gradient(*examples)[0])

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.inference.sampling.layers import Layers, columns, layers_of
-from coset.inference.training.recording import Program, record
+from coset.inference.training.memory import Program
+from coset.inference.training.recording import record
 from coset.weights.layout import Layout
 
 _VALUES, _LEAST_ROWS = 1 << 21, 256
@@ -86,8 +87,8 @@ class LayeredLoss:
             if size not in programs:
                 examples = (positions, *data)
                 programs[size] = (
-                    record(self._evaluate, examples, lasting=False),
-                    record(self._differentiate, examples, lasting=False),
+                    record(self._evaluate, examples, lasting=False, again=True),
+                    record(self._differentiate, examples, lasting=False, again=True),
                 )
             parts.append(_Part(data, *programs[size]))
         return self._recorded.setdefault(chains, parts)

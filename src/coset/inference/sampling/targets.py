@@ -20,10 +20,11 @@ from coset.errors import CosetError
 from coset.inference.map_estimate import MaximumAPosteriori
 from coset.inference.sampling.layered import LayeredLoss
 from coset.inference.training.gradients import Evaluate, Objective, choose
+from coset.inference.training.memory import Program
 from coset.inference.training.noise import is_learnt
 from coset.inference.training.planning import bytes_per_member
 from coset.inference.training.recipe import Recipe
-from coset.inference.training.recording import Program, record
+from coset.inference.training.recording import record
 from coset.vocabulary import Batch, Weights
 from coset.weights.layout import Layout
 from coset.weights.masks import dropout_off

@@ -6,7 +6,7 @@ every intermediate value is given its place once, where an earlier value has end
 """
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,16 +15,22 @@ from torch import Tensor
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
 
+Program = Callable[..., tuple[Tensor, ...]]
+
 _ATEN = torch.ops.aten
 
 _ENTRYWISE: dict[Any, tuple[Any, str]] = {
-    _ATEN.relu.default: (_ATEN.clamp_min.out, "out"),
-    _ATEN.add.Tensor: (_ATEN.add.out, "out"),
-    _ATEN.sub.Tensor: (_ATEN.sub.out, "out"),
-    _ATEN.mul.Tensor: (_ATEN.mul.out, "out"),
+    _ATEN.relu.default: (torch.clamp_min, "out"),
+    _ATEN.add.Tensor: (torch.add, "out"),
+    _ATEN.sub.Tensor: (torch.sub, "out"),
+    _ATEN.mul.Tensor: (torch.mul, "out"),
+    **{
+        getattr(_ATEN, name).default: (getattr(torch, name), "out")
+        for name in ("neg", "exp", "sin", "tanh", "sigmoid")
+    },
     **{
         getattr(_ATEN, name).default: (getattr(_ATEN, name).out, "out")
-        for name in ("neg", "exp", "sin", "tanh", "sigmoid", "gelu", "silu", "softplus", "elu")
+        for name in ("gelu", "silu", "softplus", "elu")
     },
     **{
         getattr(_ATEN, name).default: (getattr(_ATEN, name).grad_input, "grad_input")
@@ -34,14 +40,17 @@ _ENTRYWISE: dict[Any, tuple[Any, str]] = {
         )
     },
 }
-"""Operations entry by entry, which may write where they read, and how to say where they write."""
+"""Operations entry by entry, which may write where they read, and how to say where they write.
+
+Functions of ``torch`` where it has them: they are called faster than the operations behind them.
+"""
 
 _OTHERS: dict[Any, tuple[Any, str]] = {
-    _ATEN.mm.default: (_ATEN.mm.out, "out"),
-    _ATEN.addmm.default: (_ATEN.addmm.out, "out"),
-    _ATEN.bmm.default: (_ATEN.bmm.out, "out"),
-    _ATEN.baddbmm.default: (_ATEN.baddbmm.out, "out"),
-    _ATEN.sum.dim_IntList: (_ATEN.sum.IntList_out, "out"),
+    _ATEN.mm.default: (torch.mm, "out"),
+    _ATEN.addmm.default: (torch.addmm, "out"),
+    _ATEN.bmm.default: (torch.bmm, "out"),
+    _ATEN.baddbmm.default: (torch.baddbmm, "out"),
+    _ATEN.sum.dim_IntList: (torch.sum, "out"),
     _ATEN._log_softmax.default: (_ATEN._log_softmax.out, "out"),
     _ATEN._log_softmax_backward_data.default: (_ATEN._log_softmax_backward_data.out, "out"),
     _ATEN.nll_loss2d_backward.default: (_ATEN.nll_loss2d_backward.grad_input, "grad_input"),
@@ -61,6 +70,7 @@ def keep_memory(graph: "GraphModule", *, lasting: bool) -> None:
     returned = {owners[before] for before in nodes[-1].all_input_nodes} if lasting else ()
     free: dict[tuple[int, torch.dtype], list[Tensor]] = {}
     held: dict[Node, Tensor] = {}
+    places: dict[Node, Node] = {}
     for number, node in enumerate(nodes):
         ending = {owners[b] for b in node.all_input_nodes if last[owners[b]] == number}
         if node.target in _ENTRYWISE:
@@ -70,9 +80,66 @@ def keep_memory(graph: "GraphModule", *, lasting: bool) -> None:
             key = (value.numel(), value.dtype)
             spare = free.get(key)
             held[node] = spare.pop() if spare else torch.empty(key[0], dtype=key[1])
-            _write_into(graph, node, held[node].view(value.shape))
+            place = fixed(graph, node, f"_place_{node.name}", held[node].view(value.shape))
+            places[node] = place
+            _write_into(node, place)
         _release(free, held, ending)
+    _look_once(graph, places)
     graph.recompile()
+
+
+def part_views(graph: "GraphModule") -> tuple[Program, Program, list[Tensor]]:
+    """A graph in two parts: views of its arguments, and the work on these and on fixed tensors.
+
+    Returns both parts and the fixed tensors, which the work takes after the views.
+    """
+    *nodes, output = graph.graph.nodes
+    arguments = [node for node in nodes if node.op == "placeholder"]
+    views = set(arguments)
+    for node in nodes:
+        if node.all_input_nodes and _owner(node) in views and not _changes(node):
+            views.add(node)
+    shown = [node for node in nodes if node in views and not views.issuperset(node.users)]
+    there = [node for node in nodes if node.op == "get_attr"]
+    given = {*arguments, *there}
+    look = _program(arguments, [node for node in nodes if node in views - given], shown)
+    rest = [node for node in nodes if node not in views | given]
+    work = _program([*shown, *there], rest, output.args[0])
+    return look, work, [getattr(graph, str(node.target)) for node in there]
+
+
+def _program(given: "Sequence[Node]", nodes: "Iterable[Node]", found: "Sequence[Node]") -> Program:
+    """Some nodes of a graph as a function."""
+    from torch.fx import Graph, GraphModule
+
+    part = Graph()
+    known = {node: part.placeholder(node.name) for node in given}
+    for node in nodes:
+        known[node] = part.node_copy(node, known.__getitem__)
+    part.output(tuple(known[node] for node in found))
+    program: Program = GraphModule(torch.nn.Module(), part).forward
+    return program
+
+
+def _look_once(graph: "GraphModule", places: "dict[Node, Node]") -> None:
+    """Takes the views of kept places now, not in every replay."""
+    for node in list(graph.graph.nodes):
+        if node in places:
+            node.replace_all_uses_with(places[node])
+        elif _is_view(node) and node.all_input_nodes[0].op == "get_attr":
+            seen = getattr(graph, str(node.all_input_nodes[0].target))
+            view = node.target(seen, *node.args[1:], **node.kwargs)
+            node.replace_all_uses_with(fixed(graph, node, f"_view_{node.name}", view))
+            graph.graph.erase_node(node)
+
+
+def fixed(graph: "GraphModule", node: "Node", name: str, value: Tensor) -> "Node":
+    """A node, before another one, for a tensor whose memory stays where it is."""
+    setattr(graph, name, value)  # no buffer: attributes of modules are found slowly
+    with graph.graph.inserting_before(node):
+        there = graph.graph.create_node("get_attr", name)
+    there.meta.update(val=value, device=value.device)
+    return there
 
 
 def _release(
@@ -88,11 +155,25 @@ def _release(
 
 def _owner(node: "Node") -> "Node":
     """The node whose memory a node shows; itself if it makes its own."""
-    returns = getattr(getattr(node.target, "_schema", None), "returns", ())
-    shows = any(one.alias_info is not None for one in returns)
-    if shows or node.target in (operator.getitem, _ATEN._unsafe_view.default):
+    if any(_aliases(node)) or node.target in (operator.getitem, _ATEN._unsafe_view.default):
         return _owner(node.all_input_nodes[0])
     return node
+
+
+def _is_view(node: "Node") -> bool:
+    """Whether a node is one tensor in the memory of its first argument, and changes nothing."""
+    return any(_aliases(node)) and "val" in node.meta and not _changes(node)
+
+
+def _changes(node: "Node") -> bool:
+    """Whether an operation writes into its arguments."""
+    return any(alias is not None and alias.is_write for alias in _aliases(node))
+
+
+def _aliases(node: "Node") -> list[Any]:
+    """What the results of an operation say of the memory that they share, if any."""
+    returns = getattr(getattr(node.target, "_schema", None), "returns", ())
+    return [one.alias_info for one in returns]
 
 
 def _may_overwrite(node: "Node", owner: "Node", owners: "dict[Node, Node]") -> bool:
@@ -105,20 +186,16 @@ def _may_overwrite(node: "Node", owner: "Node", owners: "dict[Node, Node]") -> b
 def _is_placed(node: "Node") -> bool:
     if node.target is _ATEN.clone.default or node.target in _ENTRYWISE or node.target in _OTHERS:
         value = node.meta["val"]
-        return bool(value.is_contiguous()) and value.device.type == "cpu"
+        return bool(value.is_contiguous()) and node.meta["device"].type == "cpu"
     return False
 
 
-def _write_into(graph: "GraphModule", node: "Node", place: Tensor) -> None:
-    """Lets a node write into ``place``."""
-    name = f"_place_of_{node.name}"
-    setattr(graph, name, place)  # no buffer: attributes of modules are found slowly
-    with graph.graph.inserting_before(node):
-        there = graph.graph.create_node("get_attr", name)
+def _write_into(node: "Node", place: "Node") -> None:
+    """Lets a node write into a place."""
     if node.target is _ATEN.clone.default:
-        node.target, node.args, node.kwargs = _ATEN.copy_.default, (there, node.args[0]), {}
+        node.target, node.args, node.kwargs = _ATEN.copy_.default, (place, node.args[0]), {}
         return
     if node.target is _ATEN.relu.default:
         node.args = (*node.args, 0)
     node.target, word = (_ENTRYWISE | _OTHERS)[node.target]
-    node.kwargs = {**node.kwargs, word: there}
+    node.kwargs = {**node.kwargs, word: place}

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from coset.inference.training.dropout import MemberDropout
 from coset.inference.training.gradients import Evaluate, Evaluation, Objective, one_by_one
-from coset.inference.training.recording import Program, record
+from coset.inference.training.memory import Program
+from coset.inference.training.recording import record
 from coset.vocabulary import Batch, Weights
 from coset.weights.network import Inputs, Network
 from coset.weights.stacking import members_of

@@ -5,25 +5,20 @@ Sampling and training evaluate the same small program many thousand times, and t
 evaluation, forward and backward, are written down once and then only replayed.
 """
 
-import threading
-from collections.abc import Callable, Sequence
-from functools import partial
+import operator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from coset.inference.training.memory import keep_memory
+from coset.inference.training.memory import Program, fixed, keep_memory, part_views
+from coset.inference.training.writing import write_down
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
 
-Program = Callable[..., tuple[Tensor, ...]]
-
 _STEP = 0.01
-
-_TRACING = threading.Lock()
-"""Stacks that train in threads are recorded one after the other."""
 
 _ATEN = torch.ops.aten
 _SHAPED = (_ATEN.ones_like.default, _ATEN.zeros_like.default)
@@ -33,38 +28,56 @@ _PLAIN = (
 )
 """Operations without side effects whose leading arguments are tensors."""
 
+_VIEWS = (_ATEN.view.default, _ATEN.permute.default, _ATEN.expand.default)
+_WEIGHED, _REDUCTION = (_ATEN.nll_loss_backward.default, _ATEN.nll_loss2d_backward.default), 4
+"""Gradients that take the sum of class weights, and the place of their kind of reduction."""
 
-def record(program: Program, examples: Sequence[Tensor], *, lasting: bool = True) -> Program:
+
+def record(
+    program: Program, examples: Sequence[Tensor], *, lasting: bool = True, again: bool = False
+) -> Program:
     """The same program without the Python around its operations, or the program itself.
 
     What cannot be written down, because it looks at its own numbers or draws random ones, is
     noticed and left as it is: a recording must give the program's values at another place too.
-    Results that need not be ``lasting`` may be overwritten by the next replay.
+
+    Args:
+        program: From tensors to tensors.
+        examples: Arguments of the shapes of all others.
+        lasting: Whether results may not be overwritten by the next replay.
+        again: Whether the same tensors, with other numbers, come again and again, so that they and
+            their views are worth keeping.
 
     >>> square = record(lambda x: (torch.func.grad(lambda y: (y * y).sum())(x),), [torch.ones(2)])
     >>> square(torch.tensor([1.0, 3.0]))
     (tensor([2., 6.]),)
     """
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     elsewhere = [_moved(example) for example in examples]
     try:
-        with _TRACING:
-            graph = make_fx(partial(program))(*examples)  # tracing counts the self of a method
+        graph = write_down(program, examples)
         shorten(graph)
         keep_memory(graph, lasting=lasting)
-        with torch.no_grad():
-            graph(*examples)  # leaves its traces in kept memory
-            replayed = graph(*elsewhere)
-        if not _alike(replayed, program(*elsewhere)):
-            return program
-    except Exception:  # whatever tracing cannot do: the program itself decides what is an error
+        replay = _replay(graph, again=again)
+        replay(*examples)  # leaves its traces in kept memory
+        return replay if _alike(replay(*elsewhere), program(*elsewhere)) else program
+    except Exception:  # whatever cannot be written down: the program decides what is an error
         return program
 
+
+def _replay(graph: "GraphModule", *, again: bool) -> Program:
+    """Runs a graph; its views of arguments only when these are other tensors than before."""
+    look, work, kept = part_views(graph)
+    seen: tuple[Tensor, ...] = ()
+    views: tuple[Tensor, ...] = ()
+
     def replay(*inputs: Tensor) -> tuple[Tensor, ...]:
+        nonlocal seen, views
         with torch.no_grad():
-            outputs: tuple[Tensor, ...] = tuple(graph(*inputs))
-        return outputs
+            if not again:
+                return work(*look(*inputs), *kept)
+            if len(seen) != len(inputs) or any(map(operator.is_not, seen, inputs)):
+                seen, views = inputs, look(*inputs)
+            return work(*views, *kept)
 
     return replay
 
@@ -72,14 +85,17 @@ def record(program: Program, examples: Sequence[Tensor], *, lasting: bool = True
 def shorten(graph: "GraphModule") -> None:
     """Takes out of a recording what changes no number, in place.
 
-    Detached values are the values, a view of a view is one view, and what depends on nothing but
-    shapes (the ones that a backward pass begins with) is computed here.
+    Detached values are the values, a view of a view is one view, a view of the same shape is none,
+    and what depends on nothing but shapes (the ones that a backward pass begins with) is computed
+    here.
     """
     for node in list(graph.graph.nodes):
         if node.op != "call_function":
             continue
         source: Any = node.args[0] if node.args else None
-        if node.target is _ATEN.detach.default:
+        if node.target in _WEIGHED and node.args[_REDUCTION] == 0:
+            _without_total_weight(graph, node)
+        elif node.target is _ATEN.detach.default or _shows_the_same(node):
             node.replace_all_uses_with(source)
         elif node.target is _ATEN.view.default and source.target is _ATEN.view.default:
             node.update_arg(0, source.args[0])
@@ -90,7 +106,24 @@ def shorten(graph: "GraphModule") -> None:
         ):
             _settle(graph, node)
     graph.graph.eliminate_dead_code()
-    graph.recompile()
+
+
+def _shows_the_same(node: "Node") -> bool:
+    """Whether a view has the shape and the order of what it views."""
+    if node.target not in _VIEWS:
+        return False
+    value, before = node.meta["val"], node.all_input_nodes[0].meta["val"]
+    return bool(value.shape == before.shape and value.stride() == before.stride())
+
+
+def _without_total_weight(graph: "GraphModule", node: "Node") -> None:
+    """Frees the gradient of single losses from the sum of class weights, which only means need.
+
+    Where the losses themselves are not asked for, they need not be computed then.
+    """
+    weight: Any = node.args[_REDUCTION + 2]
+    unused = torch.zeros((), dtype=weight.meta["val"].dtype, device=weight.meta["device"])
+    node.update_arg(_REDUCTION + 2, fixed(graph, node, f"_unused_{node.name}", unused))
 
 
 def _settle(graph: "GraphModule", node: "Node") -> None:
@@ -99,17 +132,12 @@ def _settle(graph: "GraphModule", node: "Node") -> None:
     if node.target in _SHAPED:
         one = node.target is _ATEN.ones_like.default
         found = (torch.ones if one else torch.zeros)(
-            value.shape, dtype=value.dtype, device=value.device
+            value.shape, dtype=value.dtype, device=node.meta["device"]
         )
     else:
-        fixed = [getattr(graph, str(before.target)) for before in node.all_input_nodes]
-        found = node.target(*fixed, *node.args[len(fixed) :], **node.kwargs)  # type: ignore[operator]
-    name = f"_settled_{node.name}"
-    graph.register_buffer(name, found)
-    with graph.graph.inserting_before(node):
-        settled = graph.graph.get_attr(name)
-    settled.meta["val"] = found
-    node.replace_all_uses_with(settled)
+        given = [getattr(graph, str(before.target)) for before in node.all_input_nodes]
+        found = node.target(*given, *node.args[len(given) :], **node.kwargs)  # type: ignore[operator]
+    node.replace_all_uses_with(fixed(graph, node, f"_settled_{node.name}", found))
 
 
 def _moved(example: Tensor) -> Tensor:
