@@ -49,13 +49,15 @@ def best_permutation(gains: Matrix, preferred: Indices) -> Indices:
     >>> best_permutation(np.array([[1.0, 3.0], [2.0, 1.0]]), np.arange(2)).tolist()
     [1, 0]
     """
-    priced = gains - gains.max(0) / 2
+    dearest = np.maximum.reduce(gains, 0)
+    priced = gains - dearest / 2
     best: Indices = priced.argmax(1)
-    size, rows = len(best), np.arange(len(best))
+    size = len(best)
     settled = np.count_nonzero(np.bincount(best, minlength=size))
     if settled == size:
         return best
-    largest = max(float(gains.max()), -float(gains.min()))
+    rows = np.arange(size)
+    largest = max(np.maximum.reduce(dearest), -np.minimum.reduce(gains, None))
     if settled > _MOST * size:  # reduced by rows and columns most paths have one edge
         cost = np.subtract(priced[rows, best][:, None], priced, dtype=np.float64)
         cost[rows, preferred] -= NUDGE * largest

@@ -13,6 +13,7 @@ import numpy as np
 
 from coset.alignment.assignment import Indices
 from coset.alignment.plans import Plan, lone_signs, make_plans, matched_tensors
+from coset.alignment.strips import Strip
 from coset.symmetry.elements import Site
 from coset.symmetry.group import SymmetryGroup
 
@@ -39,6 +40,7 @@ class AxisTerm:
     Attributes:
         tensor: The tensor.
         own: The axis compared.
+        slot: The number of its sign among those along the factor, or of no sign.
         others: Further factors that move the tensor.
         features: Numbers of each unit.
         arrangement: The axes in the order in which a copy has to be made to bring the units to
@@ -48,6 +50,7 @@ class AxisTerm:
 
     tensor: str
     own: Axis
+    slot: int
     others: frozenset[str]
     features: int
     arrangement: tuple[int, ...]
@@ -60,12 +63,14 @@ class Touched:
 
     Attributes:
         tensor: The tensor.
-        axis: The axis that is moved.
+        place: The axis that is moved.
+        slot: The number of its sign among those along the factor, or of no sign.
         readers: Terms of other factors that compare the tensor: factor and number.
     """
 
     tensor: str
-    axis: Axis
+    place: int
+    slot: int
     readers: tuple[tuple[str, int], ...]
 
 
@@ -76,12 +81,19 @@ class Axes:
     Attributes:
         views: For each tensor that is acted on, its axes, the finest that any site asks for.
         moved: For each of them the axes that factors move.
-        terms: For each factor where ``to`` and the weights are compared.
+        signs: For each factor the signs along it that flip something that is compared.  A sign's
+            slot is its number here; what no sign flips has the slot after the last.
+        strips: For each factor the vectors along it.
+        scales: For each factor the scales along it, its signs first.
+        terms: For each factor where other tensors of ``to`` and of the weights are compared.
         plans: The plans of the factors.
     """
 
     views: Mapping[str, tuple[int, ...]]
     moved: Mapping[str, tuple[Axis, ...]]
+    signs: Mapping[str, tuple[str, ...]]
+    strips: Mapping[str, Strip]
+    scales: Mapping[str, Strip]
     terms: Mapping[str, tuple[AxisTerm, ...]]
     plans: Mapping[str, Plan]
 
@@ -92,12 +104,18 @@ class Axes:
 
     @cached_property
     def compared(self) -> Mapping[str, tuple[tuple[str, int], ...]]:
-        """For each tensor that is matched the terms that compare it: factor and number."""
+        """For each tensor that terms compare these terms: factor and number."""
         found: dict[str, list[tuple[str, int]]] = {}
         for name, terms in self.terms.items():
             for k, term in enumerate(terms):
                 found.setdefault(term.tensor, []).append((name, k))
         return {name: tuple(places) for name, places in found.items()}
+
+    @cached_property
+    def apart(self) -> tuple[str, ...]:
+        """Tensors that are moved but not compared, vectors aside."""
+        strips = {name for strip in self.strips.values() for name in strip.names}
+        return tuple(name for name in self.moved if name not in {*strips, *self.compared})
 
     @cached_property
     def most(self) -> int:
@@ -111,7 +129,8 @@ class Axes:
             name: tuple(
                 Touched(
                     term.tensor,
-                    term.own,
+                    term.own.place,
+                    term.slot,
                     tuple(place for place in self.compared[term.tensor] if place[0] != name),
                 )
                 for term in terms
@@ -142,7 +161,7 @@ class Axes:
                 for name in waiting
             ]
             counts = [
-                sum(self.terms[name][k].features for k in known)
+                self.strips[name].compared + sum(self.terms[name][k].features for k in known)
                 for name, known in zip(waiting, found, strict=True)
             ]
             best = counts.index(max(counts))
@@ -172,18 +191,44 @@ def _axes_of(group: SymmetryGroup) -> Axes | None:
     if any(axes is None for axes in moved.values()):
         return None
     known = {tensor: axes for tensor, axes in moved.items() if axes is not None}
-    matched = matched_tensors(group)
-    terms = {
-        name: tuple(
-            _term(tensor, axis, views[tensor], axes)
-            for tensor, axes in known.items()
-            if tensor in matched
-            for axis in axes
-            if axis.factor == name
-        )
+    return _laid_out(group, views, known)
+
+
+def _laid_out(
+    group: SymmetryGroup,
+    views: Mapping[str, tuple[int, ...]],
+    moved: Mapping[str, tuple[Axis, ...]],
+) -> Axes:
+    """Everything in its place: signs in slots, vectors in strips, the rest in terms."""
+    plans, matched = make_plans(group), matched_tensors(group)
+    along = {
+        name: [(t, a) for t, axes in moved.items() for a in axes if a.factor == name]
         for name in plans
     }
-    return Axes(views, known, terms, plans)
+    signs = {
+        name: tuple(dict.fromkeys(a.sign for t, a in own if a.sign and t in matched))
+        for name, own in along.items()
+    }
+    vectors = {n for n, v in views.items() if len(v) == len(group.shapes[n]) == 1}
+
+    def slot(factor: str, sign: str | None) -> int:
+        known = signs[factor]
+        return known.index(sign) if sign in known else len(known)
+
+    slots = {n: [(t, a, slot(n, a.sign)) for t, a in own] for n, own in along.items()}
+    strips, scales, terms = {}, {}, {}
+    for name, own in slots.items():
+        depth = max((k for t, _, k in own if t in matched), default=-1) + 1
+        rows = {t: k for t, _, k in own if t in vectors}
+        strips[name] = Strip.of(rows, matched, depth)
+        tables = {s.name: slot(name, s.name) for s in group.scalings if s.along == name}
+        scales[name] = Strip.of(tables, frozenset(), depth)
+        terms[name] = tuple(
+            _term(t, axis, k, views[t], moved[t])
+            for t, axis, k in own
+            if t in matched and t not in vectors
+        )
+    return Axes(views, moved, signs, strips, scales, terms, plans)
 
 
 def _views(group: SymmetryGroup, sites: Iterable[Site]) -> dict[str, tuple[int, ...]]:
@@ -225,11 +270,14 @@ def _place(site: Site, view: Sequence[int]) -> int | None:
     return None
 
 
-def _term(tensor: str, own: Axis, view: tuple[int, ...], axes: Sequence[Axis]) -> AxisTerm:
+def _term(
+    tensor: str, own: Axis, slot: int, view: tuple[int, ...], axes: Sequence[Axis]
+) -> AxisTerm:
     units, middle = view[own.place], 0 < own.place < len(view) - 1
     return AxisTerm(
         tensor,
         own,
+        slot,
         frozenset(axis.factor for axis in axes if axis is not own),
         prod(view) // units,
         (*(d for d in range(len(view)) if d != own.place), own.place) if middle else (),

@@ -1,6 +1,7 @@
 """Refuses weights and inputs that cannot be used, and says which tensor is to blame."""
 
 from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +41,8 @@ def check_weights(group: SymmetryGroup, weights: Weights, what: str) -> int:
 def check_shapes(group: SymmetryGroup, weights: Weights, what: str) -> int:
     """Refuses missing tensors, unknown ones and other shapes; the number of member axes."""
     missing = [name for name in group.shapes if name not in weights]
-    known = {*group.shapes, *group.aliases}
-    unknown = [n for n, t in weights.items() if n not in known and t.is_floating_point()]
+    others = [n for n in weights if n not in group.shapes and n not in group.aliases]
+    unknown = [name for name in others if weights[name].is_floating_point()]
     if missing or unknown:
         listed = [f"no {name!r}" for name in missing] + [f"unknown {name!r}" for name in unknown]
         more = " …" if len(listed) > 4 else ""
@@ -68,8 +69,9 @@ def check_shapes(group: SymmetryGroup, weights: Weights, what: str) -> int:
 
 def check_floating(weights: Weights, names: Iterable[str], what: str) -> None:
     """Refuses whole numbers where a network has real ones."""
-    wrong = [name for name in names if not weights[name].is_floating_point()]
-    if wrong:
+    kinds = {weights[name].dtype for name in names}
+    if not all(kind.is_floating_point for kind in kinds):
+        wrong = [name for name in names if not weights[name].is_floating_point()]
         raise CosetError(
             f"got {what} with {wrong[0]!r} of type {weights[wrong[0]].dtype}",
             "needed floating-point numbers",
@@ -95,11 +97,17 @@ def check_finite(weights: Weights, names: Iterable[str], what: str) -> None:
 @torch.no_grad()
 def finite_product(one: Weights, other: Weights, names: Iterable[str]) -> bool:
     """Whether ``<one, other>`` is finite: only if all numbers are, so one test does for both."""
-    pairs = [(one[name], other[name]) for name in names]
-    if any(a.dtype != b.dtype or a.shape != b.shape or a.device != b.device for a, b in pairs):
-        return False  # not to be had so cheaply
-    products = [torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in pairs]
-    return not products or bool(torch.stack(products).isfinite().all())
+    names = list(names)
+    vectors = [name for name in names if one[name].dim() == 1]
+    pairs = [(one[name], other[name]) for name in names if one[name].dim() != 1]
+    try:
+        if vectors:  # many and short: put end to end
+            pairs.append(
+                (torch.cat([one[n] for n in vectors]), torch.cat([other[n] for n in vectors]))
+            )
+        return all(isfinite(torch.dot(a.reshape(-1), b.reshape(-1)).item()) for a, b in pairs)
+    except RuntimeError:
+        return False  # of two types, shapes or devices: not to be had so cheaply
 
 
 def network_of(module: nn.Module, what: str) -> Network:

@@ -99,6 +99,8 @@ def as_matched(given: Weights | Distribution, what: str) -> Weights | Marginals:
     Finite distributions whose members weigh the same are taken as the stack of them, and one of a
     single member as its weights.
     """
+    if isinstance(given, dict):
+        return as_weights(given, what)  # the common case: to ask for protocols takes long
     if isinstance(given, WithMembers):
         stack, share = as_weights(given.members, what), given.log_weights
         if len(share) == 1:

@@ -191,6 +191,8 @@ def measured(group: SymmetryGroup, outcome: Outcome, aligned: Weights, to: Weigh
         outcome.ties,
         outcome.sweeps,
         compared=((to, aligned),),
-        names=tuple(sorted(matched_tensors(group))),
-        parameters=tuple(filter(counts, sorted(group.shapes))),
+        names=group.remembered("names to match", lambda: tuple(sorted(matched_tensors(group)))),
+        parameters=group.remembered(
+            "names to measure", lambda: tuple(filter(counts, sorted(group.shapes)))
+        ),
     )

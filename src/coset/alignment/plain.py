@@ -10,24 +10,24 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from coset.alignment import strips
 from coset.alignment.assignment import Indices, Matrix, best_permutation
-from coset.alignment.axes import Axes, Axis, AxisTerm, Touched
+from coset.alignment.axes import Axes, Touched
+from coset.alignment.unit_products import add_products, moved, taken
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
 
-_LARGE = 2**14
-"""Numbers from which torch multiplies and gathers faster than numpy."""
-
-Flips = NDArray[np.floating]
-"""A sign for each place."""
+_FEW = 0.75
+"""Share of the units below which only those that change are gone through."""
 
 
 class PlainAscent:
     """The working state: the weights as they are aligned now, and what led there.
+
+    Gains and signs of a factor have one matrix and one row for each of its slots: see ``Axes``.
 
     Attributes:
         solves: How many assignments were looked for.
@@ -43,56 +43,70 @@ class PlainAscent:
         self.solves = 0
         self._begin = element
         self._given = source
-        self._to = {n: to[n].numpy().reshape(axes.views[n]) for n in axes.compared}
-        self._now = {n: source[n].numpy().reshape(axes.views[n]) for n in axes.compared}
+        self._to, self._now = (
+            {n: given[n].numpy().reshape(axes.views[n]) for n in axes.compared}
+            for given in (to, source)
+        )
+        self._to_rows, self._rows = (strips.packed(axes.strips, given) for given in (to, source))
         self._fresh: set[str] = set()  # copies made here, which may be written to
         self._order = dict(axes.places)
-        self._home = {n: p.numpy().argsort() for n, p in element.permutations.items()}
-        self._signs: dict[str, Flips] = {}
-        self._totals: dict[str, dict[str | None, Matrix]] = {name: {} for name in axes.terms}
+        self._home = dict(axes.places)
+        self._at_identity = element is group.remembered("identity", group.identity)
+        if not self._at_identity:
+            before = _arrays(element.permutations)
+            self._home = {n: _inverse(before[n], places) for n, places in axes.places.items()}
+        self._signs: dict[str, Matrix] = {}
+        self._totals: dict[str, Matrix] = {}
         self._taken: dict[str, set[int]] = {name: set() for name in axes.terms}
         self._settled: set[str] = set()
-        self._buffers: dict[tuple[str, int], Matrix] = {}
-        single = any(tensor.dtype == np.float32 for tensor in self._to.values())
-        self.precision = 1e-6 if single else 1e-12
+        self._buffers: dict[tuple[int, ...], Matrix] = {}
+        kinds = (tensor.numpy().dtype for tensor in source.values())
+        self._kind = next(kinds, np.dtype(np.float64))
+        self.precision = 1e-6 if self._kind == np.float32 else 1e-12
 
     # -- what has been found ---------------------------------------------------------------------
 
     @property
     def permutations(self) -> dict[str, Tensor]:
         """For each factor the unit that is in each place."""
-        before = self._begin.permutations
-        return {name: _taken(before[name], order) for name, order in self._order.items()}
+        before = self.axes.places if self._at_identity else _arrays(self._begin.permutations)
+        return {n: torch.from_numpy(before[n][order]) for n, order in self._order.items()}
 
     @property
     def element(self) -> Element:
         """What has been done so far."""
         scales = dict(self._begin.scales)
-        for scaling in self.group.scalings:
-            if scaling.along is not None:
-                scales[scaling.name] = _taken(scales[scaling.name], self._order[scaling.along])
-            if scaling.name in self._signs:
-                signs = torch.from_numpy(self._signs[scaling.name])
-                scales[scaling.name] = scales[scaling.name] * signs
+        for factor, before in strips.packed(self.axes.scales, scales).items():
+            rows, signs = before.take(self._order[factor], 1), len(self.axes.signs[factor])
+            if factor in self._signs:
+                rows[:signs] *= self._signs[factor][:signs]
+            scales.update(strips.unpacked(self.axes.scales[factor], rows))
         return Element(self.permutations, scales)
 
     @cached_property
     def aligned(self) -> Weights:
         """The weights after what was found; ask for it when nothing moves any more."""
         found = dict(self._given)
-        for name, axes in self.axes.moved.items():
-            array = self._now.get(name)
-            if array is None:
-                array = self._given[name].numpy().reshape(self.axes.views[name])
-                for axis in axes:
-                    array = _moved(array, axis, self._order[axis.factor], self._signs)
-            elif name not in self._fresh:
-                array = array.copy()
-            tensor = torch.from_numpy(array)
-            shape = self.group.shapes[name]
+        for factor, rows in self._rows.items():
+            found.update(strips.unpacked(self.axes.strips[factor], rows.copy()))
+        arrays = {n: a if n in self._fresh else a.copy() for n, a in self._now.items()}
+        arrays |= {name: self._moved_at_last(name) for name in self.axes.apart}
+        for name, array in arrays.items():
+            tensor, shape = torch.from_numpy(array), self.group.shapes[name]
             found[name] = tensor if array.shape == shape else tensor.view(shape)
         self._fresh.clear()  # they belong to the caller now
         return found
+
+    def _moved_at_last(self, name: str) -> Matrix:
+        """A tensor that is not compared, after all that was found."""
+        array = self._given[name].numpy().reshape(self.axes.views[name]).copy()
+        for axis in self.axes.moved[name]:
+            flips, known = self._signs.get(axis.factor), self.axes.signs[axis.factor]
+            own = None if flips is None or axis.sign not in known else known.index(axis.sign)
+            order = self._order[axis.factor]
+            row = None if flips is None or own is None else flips[own]
+            array = moved(array, axis.place, order, row)
+        return array
 
     def objective(self) -> float:
         """``<to, aligned>`` over the tensors that are matched, to working precision.
@@ -100,14 +114,21 @@ class PlainAscent:
         The diagonals of a factor's gains add up to what the tensors it moves are worth.  So once
         all gains are known, only tensors that fewer factors move than others are multiplied.
         """
-        known = all(len(taken) == len(self.axes.terms[n]) for n, taken in self._taken.items())
-        most, value = self.axes.most if known else 1, 0.0
-        for name, readers in self.axes.compared.items():
+        axes = self.axes
+        known = len(self._totals) == len(axes.terms) and all(
+            len(taken) == len(axes.terms[n]) for n, taken in self._taken.items()
+        )
+        most, value = axes.most if known else 1, 0.0
+        for name, readers in axes.compared.items():
             left = most - len(readers) * known
             if left:
                 value += left * float(np.dot(self._to[name].ravel(), self._now[name].ravel()))
+        if most - known:
+            for name, rows in self._rows.items():
+                part = slice(axes.strips[name].compared)
+                value += (most - known) * float(np.vdot(self._to_rows[name][part], rows[part]))
         for totals in self._totals.values() if known else ():
-            value += sum(float(m.diagonal().sum(dtype=np.float64)) for m in totals.values())
+            value += float(np.add.reduce(_diagonals(totals), None, np.float64))
         return value / most
 
     # -- the ascent ------------------------------------------------------------------------------
@@ -138,112 +159,131 @@ class PlainAscent:
         totals = self._gains(name, among)
         if len(self._taken[name]) == len(self.axes.terms[name]):
             self._settled.add(name)
-        if not totals:
+        if not len(totals):
             return False
-        best, places = self._best(totals), self.axes.places[name]
+        best = self._best(name, totals)
         chosen = best_permutation(best, self._home[name])
-        values = best[places, chosen]
-        gained = values - sum(total.diagonal() for total in totals.values())
-        if gained.sum(dtype=np.float64) <= self.precision * np.abs(values).sum(dtype=np.float64):
+        pairs = self.axes.places[name] * len(chosen) + chosen
+        values = best.take(pairs)
+        gained = np.add.reduce(values, None, np.float64)
+        gained -= np.add.reduce(_diagonals(totals), None, np.float64)
+        if gained <= self.precision * np.add.reduce(np.abs(values), None, np.float64):
             return False
-        flips = {s: _signs_of(m[places, chosen]) for s, m in totals.items() if s is not None}
-        self._move(name, chosen, flips)
+        self._move(name, chosen, self._flips(name, totals, pairs))
         return True
 
-    def _gains(self, name: str, among: Sequence[int] | None) -> Mapping[str | None, Matrix]:
-        """What unit ``j`` is worth in place ``i``: apart for what each sign flips, and no sign."""
-        terms, totals, taken = self.axes.terms[name], self._totals[name], self._taken[name]
+    def _gains(self, name: str, among: Sequence[int] | None) -> Matrix:
+        """What unit ``j`` is worth in place ``i``, slot by slot."""
+        terms, known = self.axes.terms[name], self._taken[name]
+        totals = self._totals.get(name)
+        if totals is None:
+            size, strip = len(self.axes.places[name]), self.axes.strips[name]
+            if strip.compared:
+                totals = strips.products(strip, self._to_rows[name], self._rows[name])
+            else:
+                totals = np.zeros((strip.depth, size, size), self._kind)
+            self._totals[name] = totals
         for k in range(len(terms)) if among is None else among:
-            if k not in taken:
-                taken.add(k)
+            if k not in known:
+                known.add(k)
                 term = terms[k]
-                to, now, sign = self._to[term.tensor], self._now[term.tensor], term.own.sign
-                totals[sign] = _add_gains(totals.get(sign), to, now, term)
+                to, now = self._to[term.tensor], self._now[term.tensor]
+                add_products(totals[term.slot], to, now, term)
         return totals
 
-    def _best(self, totals: Mapping[str | None, Matrix]) -> Matrix:
+    def _best(self, name: str, totals: Matrix) -> Matrix:
         """The gains with the best signs."""
-        best = totals.get(None)
-        for sign, part in totals.items():
-            if sign is None:
-                continue
-            if best is None:
-                best = np.abs(part)
-            else:
-                size = np.abs(part, out=self._scratch("size", part))
-                best = np.add(best, size, out=self._scratch("best", part))
-        assert best is not None
+        signs = len(self.axes.signs[name])
+        sizes = totals[:1]
+        if signs:
+            sizes = np.abs(totals[:signs], out=self._scratch(signs, len(totals[0])))
+        best: Matrix = sizes[0] if len(sizes) == 1 else np.add.reduce(sizes, 0)
+        if 0 < signs < len(totals):
+            best += totals[-1]
         return best
 
-    def _scratch(self, what: str, like: Matrix) -> Matrix:
-        """A matrix to write to, valid until the next step: fresh memory is slow."""
-        key = (what, len(like))
-        if key not in self._buffers:
-            self._buffers[key] = np.empty_like(like)
-        return self._buffers[key]
+    def _scratch(self, count: int, size: int) -> Matrix:
+        """Matrices to write to, valid until the next step: fresh memory is slow."""
+        found = self._buffers.get((count, size))
+        if found is None:
+            found = self._buffers[count, size] = np.empty((count, size, size), self._kind)
+        return found
+
+    def _flips(self, name: str, totals: Matrix, pairs: Indices) -> Matrix | None:
+        """Signs that make gains positive, row by row; where there is nothing to gain they stay."""
+        signs = len(self.axes.signs[name])
+        negative = totals.reshape(len(totals), -1)[:signs].take(pairs, 1) < 0
+        if not negative.any():
+            return None
+        flips = np.ones((signs + 1, len(pairs)), self._kind)
+        flips[:signs][negative] = -1
+        return flips
 
     # -- moving ----------------------------------------------------------------------------------
 
-    def _move(self, name: str, order: Indices, flips: dict[str, Flips]) -> None:
+    def _move(self, name: str, order: Indices, flips: Matrix | None) -> None:
         """Puts units in new places and flips them, and brings gains up to date.
 
         Args:
             name: The factor.
             order: For each place where its new unit is now.
-            flips: How units are flipped on the way.
+            flips: How units are flipped on the way, for each sign and for none.
         """
         self.__dict__.pop("aligned", None)
-        flips = {sign: values for sign, values in flips.items() if (values < 0).any()}
         changed = self._changed(name, order, flips)
         for touched in self.axes.touched[name]:
             self._touch(touched, order, flips, changed)
-        for sign, total in self._totals[name].items():
-            self._totals[name][sign] = _take(total, order, 1)
-            if sign in flips:
-                self._totals[name][sign] *= flips[sign]
+        if name in self._rows:
+            rows = self._rows[name].take(order, 1)
+            if flips is not None:
+                rows *= flips[self.axes.strips[name].index]
+            self._rows[name] = rows
+        if name in self._totals:
+            totals = taken(self._totals[name], order, 2)
+            if flips is not None:
+                totals *= flips[: len(totals), None]
+            self._totals[name] = totals
         self._settled -= self.plans[name].neighbours - {name}
 
-    def _changed(self, name: str, order: Indices, flips: dict[str, Flips]) -> Indices | None:
+    def _changed(self, name: str, order: Indices, flips: Matrix | None) -> Indices | None:
         """Notes where units and signs are from now on; the places that change, if they are few."""
-        places = self.axes.places[name]
-        differs = order != places
-        for sign in {term.own.sign for term in self.axes.terms[name]} - {None}:
-            if sign in self._signs:
-                self._signs[sign] = self._signs[sign][order] * flips.get(sign, 1)
-            elif sign in flips:
-                self._signs[sign] = flips[sign]
-        for values in flips.values():
-            differs = differs | (values < 0)
-        back = np.empty_like(places)
-        back[order] = places
-        self._order[name], self._home[name] = self._order[name][order], back[self._home[name]]
-        changed = differs.nonzero()[0]
-        return changed if 2 * len(changed) < len(places) else None
+        differs = order != self.axes.places[name]
+        signs = self._signs.get(name)
+        if signs is not None:
+            self._signs[name] = signs[:, order] if flips is None else signs[:, order] * flips
+        elif flips is not None:
+            self._signs[name] = flips
+        if flips is not None:
+            differs |= (flips < 0).any(0)
+        self._order[name] = self._order[name][order]
+        self._home[name] = _inverse(order, self.axes.places[name])[self._home[name]]
+        few = np.count_nonzero(differs) < _FEW * len(order)
+        return differs.nonzero()[0] if few else None
 
     def _touch(
-        self, touched: Touched, order: Indices, flips: dict[str, Flips], changed: Indices | None
+        self, touched: Touched, order: Indices, flips: Matrix | None, changed: Indices | None
     ) -> None:
         """Moves one axis of a tensor, and adds to gains of other factors what that changes."""
-        name, axis = touched.tensor, touched.axis
+        name, place = touched.tensor, touched.place
         before, to = self._now[name], self._to[name]
+        own = None if flips is None else flips[touched.slot]
         known = [(f, k) for f, k in touched.readers if k in self._taken[f]]
         if changed is None:
-            after = _moved(before, axis, order, flips)
+            after = moved(before, place, order, own)
             self._now[name] = after
             difference = after - before if known else after
         else:
-            after = _moved(before, axis, order, flips, changed)
+            after = moved(before, place, order[changed], None if own is None else own[changed])
             if known:
-                to = to.take(changed, axis.place)
-                difference = after - before.take(changed, axis.place)
+                to = taken(to, changed, place)
+                difference = after - taken(before, changed, place)
             if name not in self._fresh:
                 self._now[name] = before.copy()
-            self._now[name][(slice(None),) * axis.place + (changed,)] = after
+            self._now[name][(slice(None),) * place + (changed,)] = after
         self._fresh.add(name)
         for other, k in known:
-            term, totals = self.axes.terms[other][k], self._totals[other]
-            sign = term.own.sign
-            totals[sign] = _add_gains(totals[sign], to, difference, term)
+            term = self.axes.terms[other][k]
+            add_products(self._totals[other][term.slot], to, difference, term)
 
     # -- ties ------------------------------------------------------------------------------------
 
@@ -252,6 +292,8 @@ class PlainAscent:
         for term in self.axes.glanced[name]:
             matrix = (self._now if side else self._to)[term.tensor].reshape(term.matrix)
             yield (matrix[:1] if term.own.place else matrix[:, :1].T)
+        for row in (self._rows if side else self._to_rows).get(name, ())[: self._compared(name)]:
+            yield row[None]
 
     def rows(self, name: str) -> tuple[Tensor, Tensor]:
         """All numbers of each unit, in ``to`` and in the aligned weights, as one copy."""
@@ -259,57 +301,30 @@ class PlainAscent:
         for term in self.axes.terms[name]:
             for found, arrays in zip(sides, (self._to, self._now), strict=True):
                 tensor = torch.from_numpy(arrays[term.tensor]).movedim(term.own.place, 0)
-                found.append(tensor.flatten(1) if tensor.dim() > 1 else tensor[:, None])
+                found.append(tensor.flatten(1))
+        for found, rows in zip(sides, (self._to_rows, self._rows), strict=True):
+            if name in rows:
+                found.append(torch.from_numpy(rows[name][: self._compared(name)]).T)
         return torch.cat(sides[0], 1)[None], torch.cat(sides[1], 1)[None]
 
     def reorder(self, name: str, order: Tensor) -> None:
         """Moves units of one factor, signs with them."""
-        self._move(name, order.numpy(), {})
+        self._move(name, order.numpy(), None)
+
+    def _compared(self, name: str) -> int:
+        return self.axes.strips[name].compared
 
 
-def _add_gains(total: Matrix | None, left: Matrix, right: Matrix, term: AxisTerm) -> Matrix:
-    """Adds inner products of all units of two tensors to a matrix, in place if there is one."""
-    if term.arrangement:
-        left, right = (np.ascontiguousarray(x.transpose(term.arrangement)) for x in (left, right))
-    one, other = left.reshape(term.matrix), right.reshape(term.matrix)
-    one, other = (one.T, other) if term.own.place else (one, other.T)
-    if left.size < _LARGE:
-        products = one @ other
-        return products if total is None else np.add(total, products, out=total)
-    first, second = torch.from_numpy(one), torch.from_numpy(other)
-    if total is None:
-        return (first @ second).numpy()
-    torch.from_numpy(total).addmm_(first, second)
-    return total
+def _diagonals(totals: Matrix) -> Matrix:
+    """What units are worth where they are, slot by slot."""
+    return totals.reshape(len(totals), -1)[:, :: totals.shape[-1] + 1]
 
 
-def _moved(
-    array: Matrix,
-    axis: Axis,
-    order: Indices,
-    signs: Mapping[str, Flips],
-    places: Indices | None = None,
-) -> Matrix:
-    """A tensor with one axis in a new order and flipped, or some places of it."""
-    moved = _take(array, order if places is None else order[places], axis.place)
-    if axis.sign is not None and axis.sign in signs:
-        flips = signs[axis.sign] if places is None else signs[axis.sign][places]
-        shape = [1] * array.ndim
-        shape[axis.place] = -1
-        moved *= flips.reshape(shape)
-    return moved
+def _inverse(order: Indices, places: Indices) -> Indices:
+    found = np.empty_like(places)
+    found[order] = places
+    return found
 
 
-def _take(array: Matrix, order: Indices, place: int) -> Matrix:
-    if array.size < _LARGE:
-        return array.take(order, place)
-    return torch.from_numpy(array).index_select(place, torch.from_numpy(order)).numpy()
-
-
-def _signs_of(gains: Matrix) -> Flips:
-    """Signs that make gains positive; where there is nothing to gain they stay."""
-    return np.where(gains < 0, gains.dtype.type(-1), gains.dtype.type(1))
-
-
-def _taken(table: Tensor, order: Indices) -> Tensor:
-    return torch.from_numpy(table.numpy().take(order, 0))
+def _arrays(tables: Mapping[str, Tensor]) -> dict[str, Indices]:
+    return {name: table.numpy() for name, table in tables.items()}

@@ -1,5 +1,6 @@
 """Units that can be exchanged at no cost: counted, and put back near their old places."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
@@ -49,9 +50,10 @@ def settle_ties(ascent: Settled) -> int:
     """
     count = 0
     for name, plan in ascent.plans.items():
-        candidates = _exchangeable(ascent, name) if plan.terms else None
-        if candidates is None or not bool(candidates.any()):
+        alike = _exchangeable(ascent, name) if plan.terms else None
+        if alike is None:
             continue
+        candidates = torch.from_numpy(alike)
         to, own = (_classes(rows, candidates) for rows in ascent.rows(name))
         tied = _shared(to) | _shared(own)
         count += int(tied.sum())
@@ -66,31 +68,34 @@ def settle_ties(ascent: Settled) -> int:
     return count
 
 
-def _exchangeable(ascent: Settled, name: str) -> Bool[Tensor, "b h"]:
-    """Units that may have an equal, on either side: those that agree at a glance."""
-    sides = []
-    for side in range(2):
-        columns = ascent.glance(name, side)
-        alike = _repeated(next(columns))
-        while alike.any() and (column := next(columns, None)) is not None:
-            alike &= _repeated(column)
-        sides.append(alike)
-    return torch.from_numpy(sides[0] | sides[1])
+def _exchangeable(ascent: Settled, name: str) -> NDArray[np.bool_] | None:
+    """Units that may have an equal, on either side: those that agree at a glance, if any do."""
+    to, own = (_alike(ascent.glance(name, side)) for side in range(2))
+    return own if to is None else to if own is None else to | own
 
 
-def _repeated(values: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
-    """Which entries of each row occur more than once.
+def _alike(columns: Iterator[NDArray[np.floating[Any]]]) -> NDArray[np.bool_] | None:
+    """Which units have another one with the same number in every column, if any have."""
+    alike = None
+    for column in columns:
+        repeated = _repeated(column)
+        if repeated is None:
+            return None
+        alike = repeated if alike is None else alike & repeated
+    return alike
+
+
+def _repeated(values: NDArray[np.floating[Any]]) -> NDArray[np.bool_] | None:
+    """Which entries of each row occur more than once, if any do.
 
     >>> _repeated(np.array([[3.0, 1.0, 3.0]])).tolist()
     [[True, False, True]]
     """
-    found = np.zeros(values.shape, dtype=bool)
-    ordered = np.sort(values, -1)
-    if (ordered[:, 1:] == ordered[:, :-1]).any():
-        for row, value in zip(found, values, strict=True):
-            _, label, count = np.unique(value, return_inverse=True, return_counts=True)
-            row[:] = count[label] > 1
-    return found
+    rows = values.tolist()
+    if all(len(set(row)) == len(row) for row in rows):  # for few numbers faster than to sort them
+        return None
+    counts = [Counter(row) for row in rows]
+    return np.array([[n[x] > 1 for x in row] for row, n in zip(rows, counts, strict=True)])
 
 
 def _classes(rows: Float[Tensor, "b h f"], among: Bool[Tensor, "b h"]) -> Int[Tensor, "b h"]:
