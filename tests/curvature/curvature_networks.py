@@ -51,10 +51,58 @@ class Scaled(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first, self.gain = nn.Linear(4, 3), nn.Parameter(torch.ones(3))
+        self.first, self.gain = nn.Linear(4, 3), nn.Parameter(torch.ones(3, 3))
 
     def forward(self, x):
-        return self.first(x) * self.gain
+        return torch.einsum("ni,oi->no", self.first(x), self.gain)
+
+
+class Vision(nn.Module):
+    """Patches with a class token and learnt positions, and scales of what blocks add."""
+
+    def __init__(self):
+        super().__init__()
+        self.patch, self.layer = nn.Conv2d(1, 4, 2, 2), nn.Linear(4, 4)
+        self.token, self.places = nn.Parameter(torch.ones(1, 1, 4)), nn.Parameter(torch.ones(6, 4))
+        self.scale, self.head = nn.Parameter(torch.ones(4)), nn.Linear(4, 3)
+        self.temperature = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        x = self.patch(x).flatten(2).mT
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.places[: x.shape[1] + 1]
+        x = x + self.scale * self.layer(torch.tanh(x))
+        return self.head(x[:, 0] - x[:, 1:].mean(1)) / self.temperature
+
+
+class Language(nn.Module):
+    """Tokens and counted positions, sequences in front of the examples, a tied head."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.places = nn.Embedding(7, 4), nn.Embedding(9, 4)
+        self.block = nn.TransformerEncoderLayer(4, 2, 6)
+        self.offset = nn.Parameter(torch.ones(5, 1, 4))
+
+    def forward(self, tokens):
+        x = self.table(tokens) + self.places(torch.arange(tokens.shape[1]))
+        x = self.block(x.transpose(0, 1) + self.offset)
+        return functional.linear(x[-1], self.table.weight)
+
+
+class ByHand(nn.Module):
+    """Layers as products and sums of parameters, one of them a function of a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(7, 3))
+        self.first, self.shift = nn.Parameter(torch.ones(3, 5)), nn.Parameter(torch.ones(5))
+        self.second, self.rate = nn.Parameter(torch.ones(2, 5)), nn.Parameter(torch.ones(5))
+        self.slopes = nn.PReLU(5)
+
+    def forward(self, tokens):
+        x = self.table[tokens].mean(1) @ self.first + self.shift
+        x = self.slopes(x) * functional.softplus(self.rate)
+        return x @ self.second.T
 
 
 class Looking(nn.Module):
@@ -135,6 +183,9 @@ NETWORKS = {
         ),
         lambda n: torch.randn(n, 5, 4),
     ),
+    "vision": (Vision, lambda n: torch.randn(n, 1, 4, 4)),
+    "language": (Language, lambda n: torch.randint(0, 7, (n, 5))),
+    "by hand": (ByHand, lambda n: torch.randint(0, 7, (n, 4))),
     "twice": (Twice, lambda n: torch.randn(n, 4)),
     "tied": (Tied, lambda n: torch.randint(0, 7, (n, 5))),
 }

@@ -21,6 +21,32 @@ def test_jacobian(name):
     torch.testing.assert_close(rows, brute_jacobian(network, network.layout, inputs))
 
 
+@pytest.mark.parametrize("rows", range(1, 10))
+@pytest.mark.parametrize("name", ["vision", "language", "by hand", "torch attention"])
+def test_as_many_positions_as_examples(name, rows):
+    module, inputs = build(name, rows)
+    network = functionalise(module)
+    found = gradient_rows(network, network.weights, network.layout, inputs)
+    torch.testing.assert_close(found, brute_jacobian(network, network.layout, inputs))
+    assert not record(network, network.weights, network.layout, inputs).foreign
+
+
+def test_a_weight_of_two_kinds_is_named():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.layer(x) + self.layer.weight.sum(0)
+
+    network, inputs = functionalise(Both()), torch.randn(4, 3)
+    recorded = record(network, network.weights, network.layout, inputs)
+    assert recorded.foreign == {"layer.weight": "two kinds of layers"}
+    rows = gradient_rows(network, network.weights, network.layout, inputs)
+    torch.testing.assert_close(rows, brute_jacobian(network, network.layout, inputs))
+
+
 @pytest.mark.parametrize("name", ["mlp", "convolutions", "transposed", "tokens"])
 @pytest.mark.parametrize("pattern", ["*weight", "*bias", "0.*"])
 def test_parts_of_layers(name, pattern):
@@ -43,7 +69,7 @@ def test_unknown_uses_are_named_and_still_differentiated():
     network, inputs = functionalise(Scaled()), torch.randn(4, 4)
     recorded = record(network, network.weights, network.layout, inputs)
     assert set(recorded.foreign) == {"gain"}
-    with pytest.raises(CosetError, match=r"'gain' \(read by mul\)"):
+    with pytest.raises(CosetError, match=r"'gain' \(read by einsum\)"):
         blocks_of(recorded, network.layout)
     rows = gradient_rows(network, network.weights, network.layout, inputs)
     torch.testing.assert_close(rows, brute_jacobian(network, network.layout, inputs))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from coset.curvature.direct import meet
 from coset.curvature.maps import LinearMap, Pair
 from coset.curvature.readers import READERS
 from coset.curvature.watch import Watch
@@ -95,12 +96,12 @@ def record(
         inputs: Examples along the first axis.
         separate: Weights that are not to share a block with their bias.
     """
-    plain = {name: tensor.detach() for name, tensor in weights.items()}
-    watched = {name: plain[name] for name in layout.names}
-    rows = len(inputs if isinstance(inputs, Tensor) else inputs[0])
-    watch = Watch(watched, rows, separate, READERS)
-    with torch.enable_grad(), watch:
-        outputs = network.apply(plain, inputs)
+    watch, outputs = _watched_run(network, weights, layout, inputs, separate)
+    if watch.doubtful and watch.rows > 1:
+        # as many positions as examples: one example alone tells which axis is which
+        told = _watched_run(network, weights, layout, _first(inputs), separate)[0].axes
+        if told != watch.axes:
+            watch, outputs = _watched_run(network, weights, layout, inputs, separate, told)
     uses: dict[tuple[str, ...], list[LinearMap]] = {}
     edges: dict[tuple[str, ...], list[GradientEdge]] = {}
     for use, edge in watch.found:
@@ -111,7 +112,40 @@ def record(
         return record(network, weights, layout, inputs, separate=separate | clash)
     seen = {name for names in uses for name in names}
     unread = {name: "nothing" for name in layout.names if name not in seen}
-    return Recorded(outputs, uses, edges, {**unread, **watch.foreign})
+    mixed = _of_two_kinds(uses, layout.restrict(weights))
+    return Recorded(outputs, uses, edges, {**unread, **watch.foreign, **mixed})
+
+
+def _watched_run(
+    network: Network,
+    weights: Weights,
+    layout: Layout,
+    inputs: Inputs,
+    separate: frozenset[str],
+    told: Sequence[int | None] = (),
+) -> tuple[Watch, Tensor]:
+    plain = {name: tensor.detach() for name, tensor in weights.items()}
+    watched = {name: plain[name] for name in layout.names}
+    rows = len(inputs if isinstance(inputs, Tensor) else inputs[0])
+    watch = Watch(watched, plain.values(), rows, separate, READERS, meet, told)
+    with torch.enable_grad(), watch:
+        return watch, network.apply(plain, inputs)
+
+
+def _first(inputs: Inputs) -> Inputs:
+    return inputs[:1] if isinstance(inputs, Tensor) else tuple(part[:1] for part in inputs)
+
+
+def _of_two_kinds(
+    uses: Mapping[tuple[str, ...], Sequence[LinearMap]], weights: Weights
+) -> dict[str, str]:
+    """Weights that are used in two ways, as blocks of different shapes."""
+    found: dict[str, str] = {}
+    for names, maps in uses.items():
+        if len(maps) > 1:
+            shapes = {use.join([weights[name] for name in names]).shape for use in maps}
+            found.update({name: "two kinds of layers" for name in names if len(shapes) > 1})
+    return found
 
 
 def _clashing(uses: Iterable[tuple[str, ...]]) -> frozenset[str]:

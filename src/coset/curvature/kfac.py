@@ -214,7 +214,7 @@ def _add_moment(
     if size == 1:  # channels of a norm: many blocks of one number
         total.add_(side.square().sum((0, 2)).unsqueeze(-1), alpha=times)
     elif blocks > 1:
-        total.add_(torch.matmul(side.mT, side).sum(0), alpha=times)
+        total.add_(torch.einsum("nbri,nbrj->bij", side, side), alpha=times)
     elif rows.is_contiguous() or positions < size:
         flat = rows.flatten(0, 1)
         total[0].addmm_(flat.mT, flat, alpha=times)

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from functools import wraps
 from typing import Any
 
 import torch
@@ -9,17 +10,33 @@ from torch import Tensor
 from torch.nn import functional
 
 from coset.curvature.attention import attend
+from coset.curvature.direct import prelu
 from coset.curvature.maps import convolution, embedding, linear, normalised, transposed
 from coset.curvature.patches import channels_last
 from coset.curvature.watch import Reader, Watch
 from coset.errors import CosetError
 
 
+def _of_sequences(reader: Reader) -> Reader:
+    """Examples may lie along the second axis of sequences: they are turned, and turned back."""
+
+    @wraps(reader)
+    def read(watch: Watch, function: Any, input: Tensor, *args: Any, **given: Any) -> Tensor | None:
+        axis = watch.axis(input)
+        if axis is None:
+            return None
+        if axis == 0:
+            return reader(watch, function, input, *args, **given)
+        outputs = reader(watch, function, input.transpose(0, 1), *args, **given)
+        return None if outputs is None else outputs.transpose(0, 1)
+
+    return read
+
+
+@_of_sequences
 def _linear(
     watch: Watch, function: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor | None:
-    if not watch.fits(input):
-        return None
     names = watch.name_of(weight), watch.name_of(bias)
     found = linear(names, input.detach(), weight, joint=watch.joint(names))
     return watch.note(function(input, weight, bias), found)
@@ -153,6 +170,7 @@ def _channels(x: Tensor) -> Tensor:
     return x.reshape(*x.shape[:2], -1)
 
 
+@_of_sequences
 def _layer_norm(
     watch: Watch,
     function: Any,
@@ -162,7 +180,7 @@ def _layer_norm(
     bias: Tensor | None = None,
     eps: float | None = 1e-5,
 ) -> Tensor | None:
-    if not watch.fits(input) or input.dim() == len(normalized_shape):
+    if input.dim() == len(normalized_shape):
         return None
     extra = () if function is functional.rms_norm else (None,)
     standard = function(input, normalized_shape, None, *extra, eps)
@@ -197,6 +215,7 @@ def _rms_norm(
     return _layer_norm(watch, function, input, normalized_shape, weight, None, eps)
 
 
+@_of_sequences
 def _embedding(
     watch: Watch,
     function: Any,
@@ -209,10 +228,18 @@ def _embedding(
     sparse: bool = False,
 ) -> Tensor | None:
     name = watch.name_of(weight)
-    if name is None or not watch.fits(input) or max_norm is not None:
+    if name is None or max_norm is not None:
         return None
     found = embedding(name, input, weight, padding_idx)
     return watch.note(function(input, weight, padding_idx), found)
+
+
+def _item(watch: Watch, function: Any, table: Tensor, index: Any) -> Tensor | None:
+    """Rows of a table, looked up without a layer."""
+    rows = isinstance(index, Tensor) and index.dtype in (torch.int32, torch.int64)
+    if not rows or table.dim() != 2:
+        return None
+    return _embedding(watch, functional.embedding, index, table)
 
 
 def _attention(watch: Watch, function: Any, *args: Any, **named: Any) -> Any:
@@ -254,6 +281,8 @@ READERS: Mapping[Any, Reader] = {
     functional.layer_norm: _layer_norm,
     functional.rms_norm: _rms_norm,
     functional.embedding: _embedding,
+    Tensor.__getitem__: _item,
+    torch.prelu: prelu,
     functional.multi_head_attention_forward: _attention,
 }
 """What we know of functions that read weights; any other is foreign."""

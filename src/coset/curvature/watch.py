@@ -1,6 +1,7 @@
 """Sees every function that a network calls, and which of them read weights."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -15,19 +16,51 @@ Reader = Callable[..., Tensor | None]
 """Runs a function that reads weights and notes its maps; ``None`` where it does not know how."""
 
 
+@dataclass(frozen=True)
+class Origin:
+    """How a tensor was made from one parameter, without data.
+
+    Attributes:
+        name: Of the parameter.
+        make: From the parameter to the tensor; ``None``: it is the parameter.
+    """
+
+    name: str
+    make: Callable[[Tensor], Tensor] | None = None
+
+
 class Watch(TorchFunctionMode):
-    """Lets every function pass, and notes those that read a watched tensor."""
+    """Lets every function pass, and notes those that read a watched tensor.
+
+    Args:
+        watched: The tensors.
+        constants: Other tensors of the network, which do not depend on the examples either.
+        rows: The number of examples.
+        separate: Weights that are not to share a block with their bias.
+        readers: What is known of functions that read weights themselves.
+        otherwise: Tried for all other functions.
+        told: Which axis is that of the examples, question by question, where two could be.
+    """
 
     def __init__(
         self,
         watched: Weights,
+        constants: Iterable[Tensor],
         rows: int,
         separate: frozenset[str],
         readers: Mapping[Any, Reader],
+        otherwise: Reader,
+        told: Sequence[int | None] = (),
     ) -> None:
         super().__init__()
-        self._names = {id(tensor): name for name, tensor in watched.items()}
-        self._rows, self._separate, self._readers = rows, separate, readers
+        self.watched, self.rows = watched, rows
+        self._origins = {id(tensor): Origin(name) for name, tensor in watched.items()}
+        self._constants = {id(tensor) for tensor in constants}
+        self._made: list[Tensor] = []  # kept alive, for their identity is their name
+        self._separate, self._readers, self._otherwise = separate, readers, otherwise
+        self._told = told
+        self.axes: list[int | None] = []
+        self.doubtful = False
         self.found: list[tuple[LinearMap, GradientEdge]] = []
         self.foreign: dict[str, str] = {}
 
@@ -43,8 +76,7 @@ class Watch(TorchFunctionMode):
         touched = self._touched([*args, *given.values()])
         if not touched:
             return view_or_copy(function, args, given)
-        reader = self._readers.get(function)
-        result = None if reader is None else reader(self, function, *args, **given)
+        result = self._read(function, args, given, touched)
         if result is not None:
             return result
         result = function(*args, **given)
@@ -52,20 +84,62 @@ class Watch(TorchFunctionMode):
             isinstance(result, (tuple, list)) and any(isinstance(part, Tensor) for part in result)
         ):
             label = getattr(function, "__name__", str(function))
-            self.foreign.update({name: label for name in touched})
+            self.foreign.update({origin.name: label for origin in touched})
         return result
+
+    def _read(
+        self, function: Any, args: tuple[Any, ...], given: dict[str, Any], touched: list[Origin]
+    ) -> Any:
+        """What a reader makes of a function, if one knows it."""
+        reader = self._readers.get(function)
+        if reader is not None and all(origin.make is None for origin in touched):
+            result = reader(self, function, *args, **given)
+            if result is not None:
+                return result
+        return self._otherwise(self, function, *args, **given)
+
+    # -- what readers ask ------------------------------------------------------------------------
 
     def name_of(self, tensor: Any) -> str | None:
         """The name of a watched tensor."""
-        return self._names.get(id(tensor))
+        origin = self._origins.get(id(tensor))
+        return None if origin is None or origin.make is not None else origin.name
+
+    def origin(self, tensor: Any) -> Origin | None:
+        """How a tensor was made from a watched one."""
+        return self._origins.get(id(tensor))
+
+    def is_data(self, tensor: Tensor) -> bool:
+        """Whether a tensor may depend on the examples.
+
+        Positions that are counted off in the network do not, so whole numbers must have an axis of
+        examples.
+        """
+        if id(tensor) in self._origins or id(tensor) in self._constants or tensor.dim() == 0:
+            return False
+        return tensor.is_floating_point() or self.axis(tensor) is not None
 
     def joint(self, names: Names) -> bool:
         """Whether weight and bias share a block."""
         return not {name for name in names if name is not None} & self._separate
 
-    def fits(self, *tensors: Tensor) -> bool:
+    def axis(self, tensor: Tensor) -> int | None:
+        """The axis of the examples: the first, or the second of sequences; ``None``: neither."""
+        index = not tensor.is_floating_point()
+        second = tensor.dim() > 2 or (index and tensor.dim() == 2)
+        fitting = [k for k in (0, 1)[: 1 + second] if self.rows == (*tensor.shape, -1, -1)[k]]
+        guess = fitting[0] if fitting else None
+        if len(fitting) == 2 or (fitting and index and tensor.dim() == 1):
+            self.doubtful = True  # as many positions as examples
+            guess = self._told[len(self.axes)] if len(self.axes) < len(self._told) else guess
+        self.axes.append(guess)
+        return guess
+
+    def fits(self, tensor: Tensor) -> bool:
         """Whether the first axis is that of the examples."""
-        return all(tensor.dim() > 0 and len(tensor) == self._rows for tensor in tensors)
+        return self.axis(tensor) == 0
+
+    # -- what readers tell -----------------------------------------------------------------------
 
     def note(self, outputs: Tensor, found: list[LinearMap]) -> Tensor:
         """Remembers the maps and where the gradient of their outputs will be."""
@@ -76,13 +150,19 @@ class Watch(TorchFunctionMode):
         self.found.extend((use, edge) for use in found)
         return outputs
 
-    def _touched(self, values: Iterable[Any]) -> list[str]:
+    def remember(self, tensor: Tensor, origin: Origin) -> Tensor:
+        """Remembers how a tensor was made."""
+        self._made.append(tensor)
+        self._origins[id(tensor)] = origin
+        return tensor
+
+    def _touched(self, values: Iterable[Any]) -> list[Origin]:
         found = []
         for value in values:
             if isinstance(value, Tensor):
-                name = self._names.get(id(value))
-                if name is not None:
-                    found.append(name)
+                origin = self._origins.get(id(value))
+                if origin is not None:
+                    found.append(origin)
             elif isinstance(value, (tuple, list)):
                 found += self._touched(value)
         return found
