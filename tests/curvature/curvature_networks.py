@@ -121,6 +121,20 @@ class Looking(nn.Module):
         return self.head((found + shares @ x).mean(1))
 
 
+class Decoder(nn.Module):
+    """Attention to something else than oneself, packed and with parts of other sizes."""
+
+    def __init__(self):
+        super().__init__()
+        self.block = nn.TransformerDecoderLayer(4, 2, 6, batch_first=True)
+        self.other = nn.MultiheadAttention(4, 2, kdim=3, vdim=2, batch_first=True)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = self.block(x, x.flip(1)[:, :3] ** 2)
+        return self.head((x + self.other(x, x[:, :4, :3], x[:, :4, 1:3])[0]).mean(1))
+
+
 def _conv():
     return nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1, stride=2),
@@ -183,6 +197,7 @@ NETWORKS = {
         ),
         lambda n: torch.randn(n, 5, 4),
     ),
+    "decoder": (Decoder, lambda n: torch.randn(n, 5, 4)),
     "vision": (Vision, lambda n: torch.randn(n, 1, 4, 4)),
     "language": (Language, lambda n: torch.randint(0, 7, (n, 5))),
     "by hand": (ByHand, lambda n: torch.randint(0, 7, (n, 4))),

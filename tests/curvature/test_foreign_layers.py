@@ -38,7 +38,10 @@ class Sequences(nn.Module):
 
 
 LAYERS = {
-    "cross-attention": (lambda: nn.MultiheadAttention(4, 2, batch_first=True), "in_proj_weight"),
+    "added keys": (
+        lambda: nn.MultiheadAttention(4, 2, add_bias_kv=True, batch_first=True),
+        "in_proj_weight",
+    ),
     "lstm": (lambda: nn.LSTM(4, 4, batch_first=True), "weight_ih_l0"),
     "gru": (lambda: nn.GRU(4, 4, batch_first=True), "weight_ih_l0"),
     "recurrent": (lambda: nn.RNN(4, 4, batch_first=True), "weight_ih_l0"),

@@ -1,7 +1,8 @@
 """What we know of the functions that read weights: each as a list of linear maps."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -10,10 +11,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from coset.curvature.attention import attend
-from coset.curvature.direct import prelu
-from coset.curvature.maps import convolution, embedding, linear, normalised, transposed
+from coset.curvature.direct import meet, prelu
+from coset.curvature.maps import (
+    LinearMap,
+    convolution,
+    embedding,
+    linear,
+    normalised,
+    transposed,
+)
 from coset.curvature.patches import channels_last
-from coset.curvature.watch import Reader, Watch
+from coset.curvature.watch import Origin, Reader, Watch
 from coset.errors import CosetError
 
 
@@ -243,28 +251,79 @@ def _item(watch: Watch, function: Any, table: Tensor, index: Any) -> Tensor | No
 
 
 def _attention(watch: Watch, function: Any, *args: Any, **named: Any) -> Any:
-    """Self-attention with packed projections; others are foreign."""
+    """Attention as its projections; keys and values that are added to the data's are foreign."""
     given = inspect.signature(function).bind(*args, **named)
     given.apply_defaults()
     a = given.arguments
-    itself = a["query"] is a["key"] and a["key"] is a["value"] and a["query"].dim() == 3
-    odd = ("use_separate_proj_weight", "add_zero_attn")
     extra = ("bias_k", "bias_v", "static_k", "static_v")
     random = a["training"] and a["dropout_p"] > 0
-    if not itself or random or any(a[k] for k in odd) or any(a[k] is not None for k in extra):
+    odd = a["query"].dim() != 3 or random or a["add_zero_attn"]
+    parts = None if odd or any(a[k] is not None for k in extra) else _projected(watch, a)
+    if parts is None:
         return None
     found = attend(
-        lambda rows, weight, bias: _linear(watch, functional.linear, rows, weight, bias),
-        a["query"],
+        parts,
         a["num_heads"],
-        (a["in_proj_weight"], a["in_proj_bias"]),
-        (a["out_proj_weight"], a["out_proj_bias"]),
+        lambda rows: _linear(
+            watch, functional.linear, rows, a["out_proj_weight"], a["out_proj_bias"]
+        ),
         (a["attn_mask"], a["key_padding_mask"]),
     )
-    if found is None or not a["need_weights"]:
-        return found and (found[0], None)
+    if found is None:
+        return None
     outputs, shares = found
-    return outputs, shares.mean(1) if a["average_attn_weights"] else shares
+    mean = shares.mean(1) if a["average_attn_weights"] else shares
+    return outputs.transpose(0, 1), mean if a["need_weights"] else None
+
+
+def _projected(watch: Watch, a: Mapping[str, Any]) -> Sequence[Tensor] | None:
+    """Queries, keys and values, by one product where they are made from the same rows."""
+    rows = [a[name].transpose(0, 1) for name in ("query", "key", "value")]
+    weight, bias = a["in_proj_weight"], a["in_proj_bias"]
+    if a["query"] is a["key"] and a["key"] is a["value"] and weight is not None:
+        packed = _linear(watch, functional.linear, rows[0], weight, bias)
+        return None if packed is None else packed.chunk(3, dim=-1)
+    found: list[Tensor] = []
+    for number, (name, part) in enumerate(zip("qkv", rows, strict=True)):
+        if weight is None:
+            own = _linear(watch, functional.linear, part, a[f"{name}_proj_weight"], None)
+            if own is not None and bias is not None:
+                piece = bias.chunk(3)[number]
+                own = meet(watch, torch.add, own, _piece(watch, bias, piece, number))
+        else:
+            own = _third(watch, part, (weight, bias), number)
+        if own is None:
+            return None
+        found.append(own)
+    return found
+
+
+def _piece(watch: Watch, bias: Tensor, piece: Tensor, number: int) -> Tensor:
+    """A third of a bias, as a tensor of known origin."""
+    name = watch.name_of(bias)
+    if name is None:
+        return piece
+    return watch.remember(piece, Origin(name, lambda whole: whole.chunk(3)[number]))
+
+
+def _third(
+    watch: Watch, input: Tensor, layer: tuple[Tensor, Tensor | None], number: int
+) -> Tensor | None:
+    """A third of the outputs of a linear layer: the gradient of the others is zero."""
+    if not watch.fits(input):
+        return None
+    weight, bias = layer
+    width = len(weight) // 3
+    names = watch.name_of(weight), watch.name_of(bias)
+    beside = (number * width, (2 - number) * width)
+
+    def among_zeros(use: LinearMap) -> LinearMap:
+        return replace(use, left=lambda gradient: use.left(functional.pad(gradient, beside)))
+
+    found = linear(names, input.detach(), weight, joint=watch.joint(names))
+    own = bias if bias is None else bias.chunk(3)[number]
+    outputs = functional.linear(input, weight.chunk(3)[number], own)
+    return watch.note(outputs, [among_zeros(use) for use in found])
 
 
 READERS: Mapping[Any, Reader] = {
