@@ -56,14 +56,11 @@ def best_permutation(gains: Matrix, preferred: Indices) -> Indices:
     settled = np.count_nonzero(np.bincount(best, minlength=size))
     if settled == size:
         return best
-    rows = np.arange(size)
     largest = max(np.maximum.reduce(dearest), -np.minimum.reduce(gains, None))
-    if settled > _MOST * size:  # reduced by rows and columns most paths have one edge
-        cost = np.subtract(priced[rows, best][:, None], priced, dtype=np.float64)
-        cost[rows, preferred] -= NUDGE * largest
-        cost -= cost.min(0)
-    else:
-        cost = np.negative(gains, dtype=np.float64)
-        cost[rows, preferred] -= NUDGE * largest
+    # reduced by rows and columns most paths have one edge
+    reduced = priced if settled > _MOST * size else gains
+    cost = np.subtract(np.maximum.reduce(reduced, 1)[:, None], reduced, dtype=np.float64)
+    cost[np.arange(size), preferred] -= NUDGE * largest
+    cost -= np.minimum.reduce(cost, 0)
     order: Indices = linear_sum_assignment(cost)[1]
     return order

@@ -15,11 +15,14 @@ from torch import Tensor
 from coset.alignment import strips
 from coset.alignment.assignment import Indices, Matrix, best_permutation
 from coset.alignment.axes import Axes, Touched
+from coset.alignment.staying import Known, surely_stay
 from coset.alignment.unit_products import add_products, moved, taken
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
 
+_WORTHWHILE = 2**16
+"""Numbers from which it is tried to leave them out."""
 _FEW = 0.75
 """Share of the units below which only those that change are gone through."""
 
@@ -155,6 +158,9 @@ class PlainAscent:
             name: The factor.
             among: Of its terms only these count, and those that counted before.
         """
+        if among is None and self._stays(name):
+            self._settled.add(name)
+            return False
         self.solves += 1
         totals = self._gains(name, among)
         if len(self._taken[name]) == len(self.axes.terms[name]):
@@ -171,6 +177,27 @@ class PlainAscent:
             return False
         self._move(name, chosen, self._flips(name, totals, pairs))
         return True
+
+    def _stays(self, name: str) -> bool:
+        """Whether a part of the terms proves that nothing moves: then the rest is not compared."""
+        terms, known = self.axes.terms[name], self._taken[name]
+        left = sorted(set(range(len(terms))) - known, key=lambda k: -terms[k].features)
+        if not left:
+            return False
+        totals = self._gains(name, () if known else left[:1])
+        rest = [terms[k] for k in left if k not in known]
+        if len(totals[0]) * sum(term.features for term in rest) < _WORTHWHILE:
+            return False
+        best, signs = self._best(name, totals), len(self.axes.signs[name])
+        prices: Matrix | float = 0.0
+        if self._compared(name):
+            to, now = (rows[name][: self._compared(name)] for rows in (self._to_rows, self._rows))
+            prices = np.add.reduce((now - to) * now, 0) / 2
+        return surely_stay(
+            Known(best, _diagonals(totals), signs, prices),
+            rest,
+            lambda term: (self._to[term.tensor], self._now[term.tensor]),
+        )
 
     def _gains(self, name: str, among: Sequence[int] | None) -> Matrix:
         """What unit ``j`` is worth in place ``i``, slot by slot."""
