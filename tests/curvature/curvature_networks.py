@@ -135,6 +135,20 @@ class Decoder(nn.Module):
         return self.head((x + self.other(x, x[:, :4, :3], x[:, :4, 1:3])[0]).mean(1))
 
 
+class Recurrent(nn.Module):
+    """A layer over time, an average with its last state, and a head."""
+
+    def __init__(self, inner, width):
+        super().__init__()
+        self.inner, self.head = inner, nn.Linear(width, 2)
+
+    def forward(self, x):
+        outputs, last = self.inner(x if self.inner.batch_first else x.transpose(0, 1))
+        mean = outputs.mean(1 if self.inner.batch_first else 0)
+        last = last[0] if isinstance(last, tuple) else last
+        return self.head(mean + last[-1].repeat(1, mean.shape[1] // last.shape[2]))
+
+
 def _conv():
     return nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1, stride=2),
@@ -198,6 +212,19 @@ NETWORKS = {
         lambda n: torch.randn(n, 5, 4),
     ),
     "decoder": (Decoder, lambda n: torch.randn(n, 5, 4)),
+    "lstm": (
+        lambda: Recurrent(nn.LSTM(4, 3, batch_first=True, bidirectional=True), 6),
+        lambda n: torch.randn(n, 5, 4),
+    ),
+    "gru": (lambda: Recurrent(nn.GRU(4, 3, num_layers=2), 3), lambda n: torch.randn(n, 5, 4)),
+    "recurrent": (
+        lambda: nn.Sequential(
+            Recurrent(nn.RNN(4, 3, bias=False), 3),
+            nn.Unflatten(1, (1, 2)),
+            Recurrent(nn.RNN(2, 3, nonlinearity="relu", batch_first=True), 3),
+        ),
+        lambda n: torch.randn(n, 5, 4),
+    ),
     "vision": (Vision, lambda n: torch.randn(n, 1, 4, 4)),
     "language": (Language, lambda n: torch.randint(0, 7, (n, 5))),
     "by hand": (ByHand, lambda n: torch.randint(0, 7, (n, 4))),

@@ -22,7 +22,9 @@ def test_jacobian(name):
 
 
 @pytest.mark.parametrize("rows", range(1, 10))
-@pytest.mark.parametrize("name", ["vision", "language", "by hand", "torch attention", "decoder"])
+@pytest.mark.parametrize(
+    "name", ["vision", "language", "by hand", "torch attention", "decoder", "lstm", "gru"]
+)
 def test_as_many_positions_as_examples(name, rows):
     module, inputs = build(name, rows)
     network = functionalise(module)

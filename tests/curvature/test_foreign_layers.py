@@ -37,14 +37,24 @@ class Sequences(nn.Module):
         return self.head(outputs.mean(1))
 
 
+class Packed(nn.Module):
+    """Sequences that are packed together."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.GRU(4, 4, batch_first=True)
+
+    def forward(self, x):
+        packed = nn.utils.rnn.pack_padded_sequence(x, [3] * len(x), batch_first=True)
+        return nn.utils.rnn.pad_packed_sequence(self.inner(packed)[0], batch_first=True)[0]
+
+
 LAYERS = {
     "added keys": (
         lambda: nn.MultiheadAttention(4, 2, add_bias_kv=True, batch_first=True),
         "in_proj_weight",
     ),
-    "lstm": (lambda: nn.LSTM(4, 4, batch_first=True), "weight_ih_l0"),
-    "gru": (lambda: nn.GRU(4, 4, batch_first=True), "weight_ih_l0"),
-    "recurrent": (lambda: nn.RNN(4, 4, batch_first=True), "weight_ih_l0"),
+    "projected": (lambda: nn.LSTM(4, 6, proj_size=4, batch_first=True), "weight_ih_l0"),
 }
 
 
@@ -61,6 +71,12 @@ def test_kronecker_factors_are_refused_with_the_choices_left(sequences):
         fit(module, data, method=Laplace(KFAC()))
     for choice in ("Full()", "DiagonalOnly()", "subset="):
         assert choice in str(caught.value)
+
+
+def test_packed_sequences_are_refused():
+    module = Sequences(Packed()).eval()
+    with pytest.raises(CosetError, match=r"weight_ih_l0' \(read by gru\)"):
+        fit(module, (torch.randn(6, 5, 4), torch.arange(6) % 3))
 
 
 @pytest.mark.parametrize("recipe", [Full(), DiagonalOnly(), LowRank(4)], ids=repr)

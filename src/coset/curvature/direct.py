@@ -200,7 +200,7 @@ def _is_transposed(tensor: Tensor, parameter: Tensor) -> bool:
     )
 
 
-def prelu(watch: Watch, function: Any, input: Tensor, weight: Tensor) -> Tensor | None:
+def read_prelu(watch: Watch, function: Any, input: Tensor, weight: Tensor) -> Tensor | None:
     """A rectifier with learnt slopes, one a channel or one for all."""
     name = watch.name_of(weight)
     if name is None or not watch.fits(input):

@@ -171,8 +171,8 @@ def blocks_of(recorded: Recorded, layout: Layout) -> list[Block]:
         listed = [f"{name!r} (read by {who})" for name, who in recorded.foreign.items()]
         raise CosetError(
             f"got {', '.join(listed[:4])}" + (" …" if len(listed) > 4 else "") + " in the layout",
-            "needed weights of linear, convolution, norm and embedding layers with the examples "
-            "along the first axis, which KFAC knows",
+            "needed weights of layers that KFAC knows, or that are added to or multiplied with "
+            "data, with the examples along the first axis or the second of sequences",
             "use Full() or DiagonalOnly(), or leave them out with subset=(…)",
         )
     index = layout.unflatten(torch.arange(layout.size))

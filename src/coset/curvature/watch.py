@@ -12,7 +12,7 @@ from coset.curvature.maps import LinearMap
 from coset.vocabulary import Weights
 
 Names = tuple[str | None, str | None]
-Reader = Callable[..., Tensor | None]
+Reader = Callable[..., Any]
 """Runs a function that reads weights and notes its maps; ``None`` where it does not know how."""
 
 
