@@ -27,6 +27,7 @@ def upside_down(rows):
 
 
 FORMS = {
+    "arrays": lambda: (INPUTS.numpy(), TARGETS.numpy()),
     "pair": lambda: (INPUTS, TARGETS),
     "list": lambda: [INPUTS, TARGETS],
     "tensor set": lambda: TensorDataset(INPUTS, TARGETS),
@@ -90,3 +91,13 @@ BAD = {
 def test_other_things_are_refused(bad):
     with pytest.raises(CosetError, match="needed"):
         as_batches(bad)
+
+
+class Triples(Pairs):
+    def __getitem__(self, index):
+        return INPUTS[index], TARGETS[index], TARGETS[index]
+
+
+def test_examples_of_three_parts_are_refused_when_they_are_read():
+    with pytest.raises(CosetError, match="side by side"):
+        next(iter(as_batches(Triples())))

@@ -66,3 +66,31 @@ def test_with_likelihood_changes_nothing_else():
     assert other.likelihood == GaussianNoise(2.0)
     assert problem.likelihood == GaussianNoise(0.5)
     assert other.network is problem.network
+
+
+class Returning(nn.Module):
+    """A network that returns its outputs inside something."""
+
+    def __init__(self, pack):
+        super().__init__()
+        self.layer, self.pack = nn.Linear(3, 2), pack
+
+    def forward(self, x):
+        return self.pack(self.layer(x))
+
+
+@pytest.mark.parametrize("pack", [lambda x: (x, x), lambda x: {"logits": x}, lambda x: [x]])
+def test_outputs_that_are_no_tensor_are_named(pack):
+    with pytest.raises(CosetError, match=r"returns (tuple|dict|list).*wrap it"):
+        Problem.of(Returning(pack), (torch.randn(4, 3), torch.arange(4) % 2))
+
+
+def test_inputs_of_another_type_than_the_weights_are_told_which():
+    data = torch.randn(4, 3, dtype=torch.float32), torch.arange(4) % 2
+    with pytest.raises(CosetError, match=r"weights are torch.float64: give inputs"):
+        Problem.of(nn.Linear(3, 2), data)
+
+
+def test_one_output_for_two_classes_asks_for_bernoulli():
+    with pytest.raises(CosetError, match=r"Bernoulli\(\)"):
+        Problem.of(nn.Linear(3, 1), (torch.randn(4, 3), torch.arange(4) % 2))

@@ -186,3 +186,14 @@ def test_several_inputs_go_in_as_a_tuple():
     network = functionalise(nn.Bilinear(2, 3, 1))
     inputs = torch.randn(4, 2), torch.randn(4, 3)
     assert network.apply({}, inputs).shape == (4, 1)
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile], ids=["parallel", "compiled"])
+def test_wrapped_modules_are_what_is_inside(wrap):
+    module = nn.Sequential(nn.Linear(3, 2), nn.Tanh())
+    wrapped, inputs = wrap(module), torch.randn(4, 3)
+    network = functionalise(wrapped)
+    assert network.layout.names == functionalise(module).layout.names
+    torch.testing.assert_close(network.apply(network.weights, inputs), module(inputs))
+    assign(wrapped, {name: torch.zeros_like(w) for name, w in weights_of(wrapped).items()})
+    assert not module[0].weight.any()

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
@@ -88,7 +89,8 @@ class FromDataset:
 
     def rows(self, index: Tensor) -> Batch:
         """The examples of the given numbers."""
-        inputs, targets = self.collate([self.dataset[i] for i in index.flatten().tolist()])
+        examples = [self.dataset[i] for i in index.flatten().tolist()]
+        inputs, targets = _pair(tuple(self.collate(examples)))
         return (
             inputs.reshape(*index.shape, *inputs.shape[1:]),
             targets.reshape(*index.shape, *targets.shape[1:]),
@@ -150,13 +152,16 @@ def _checked(batches: FromDataset) -> Batches:
     return batches
 
 
-def _pair(data: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    if len(data) != 2 or not all(isinstance(part, Tensor) for part in data):
+def _pair(data: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    parts = [torch.from_numpy(p) if isinstance(p, np.ndarray) else p for p in data]
+    if len(parts) != 2 or not all(isinstance(part, Tensor) for part in parts):
         raise CosetError(
-            f"got {len(data)} parts: {', '.join(type(part).__name__ for part in data)}",
+            f"got {len(parts)} parts: {', '.join(type(part).__name__ for part in parts)}",
             "needed two tensors, inputs and targets",
+            "put several inputs side by side in one tensor, and wrap the network in a module "
+            "that parts them",
         )
-    inputs, targets = data
+    inputs, targets = parts
     if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) != len(targets):
         raise CosetError(
             f"got inputs of shape {tuple(inputs.shape)} and targets of shape "

@@ -98,7 +98,9 @@ class Categorical:
             raise CosetError(
                 f"got labels from {int(targets.min())} to {int(targets.max())}",
                 f"needed labels from 0 to {outputs.shape[1] - 1}, one a class",
-                "check the labels or the number of outputs",
+                "pass likelihood=Bernoulli() for yes or no"
+                if outputs.shape[1] == 1
+                else "check the labels or the number of outputs",
             )
 
 

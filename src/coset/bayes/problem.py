@@ -78,15 +78,28 @@ class Problem:
 
     def _first_outputs(self, inputs: Tensor) -> Tensor:
         try:
-            return self.network.apply(self.network.weights, inputs[:2])[:1]
+            outputs: object = self.network.apply(self.network.weights, inputs[:2])
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             reason = str(error).partition("\n")[0]
             raise CosetError(
                 f"got inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}, which the "
                 f"network cannot read ({reason})",
                 "needed one example a row, in the shape and type that its first layer takes",
-                "check the data set",
+                self._advice(inputs),
             ) from error
+        if isinstance(outputs, Tensor):
+            return outputs[:1]
+        raise CosetError(
+            f"got a network that returns {type(outputs).__name__}",
+            "needed one tensor of outputs, one row an example",
+            "wrap it in a module whose forward returns that tensor, such as its logits",
+        )
+
+    def _advice(self, inputs: Tensor) -> str:
+        kinds = {self.network.weights[name].dtype for name in self.network.layout.names}
+        if inputs.is_floating_point() and len(kinds) == 1 and inputs.dtype not in kinds:
+            return f"the weights are {kinds.pop()}: give inputs of that type"
+        return "check the data set"
 
     def with_likelihood(self, likelihood: Likelihood) -> "Problem":
         """The same problem under another likelihood (learnt noise, say)."""

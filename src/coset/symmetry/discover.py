@@ -34,7 +34,7 @@ from coset.symmetry.points import general_position
 from coset.symmetry.tracing import trace
 from coset.symmetry.written import FactorByHand
 from coset.vocabulary import Weights
-from coset.weights.network import weights_of
+from coset.weights.network import unwrapped, weights_of
 
 TOLERANCE = 1e-9
 
@@ -70,6 +70,7 @@ def discover(
     >>> [factor.size for factor in discover(net, torch.zeros(1, 3)).permutations]
     [5]
     """
+    module = unwrapped(module)
     if groups is not None:
         return group_by_hand(module, example, groups)
     inputs = example if isinstance(example, tuple) else (example,)

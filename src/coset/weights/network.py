@@ -62,7 +62,22 @@ def weights_of(module: nn.Module) -> Weights:
     >>> sorted(weights_of(nn.Linear(2, 1)))
     ['bias', 'weight']
     """
-    return {name: tensor.detach().clone() for name, tensor in _named_tensors(module)}
+    return {name: tensor.detach().clone() for name, tensor in _named_tensors(unwrapped(module))}
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside ``torch.compile`` and data parallelism, which change names, not functions.
+
+    >>> sorted(weights_of(nn.DataParallel(nn.Linear(2, 1))))
+    ['bias', 'weight']
+    """
+    while True:
+        inner = getattr(module, "_orig_mod", None)
+        if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = module.module
+        if not isinstance(inner, nn.Module):
+            return module
+        module = inner
 
 
 def assign(module: nn.Module, weights: Weights, *, partial: bool = False) -> nn.Module:
@@ -76,8 +91,9 @@ def assign(module: nn.Module, weights: Weights, *, partial: bool = False) -> nn.
     Raises:
         CosetError: If a name or shape does not fit; the module is then unchanged.
     """
-    own = dict(_named_tensors(module))
-    aliases = {name: tensor for name, tensor in module.named_parameters(remove_duplicate=False)}
+    inner = unwrapped(module)
+    own = dict(_named_tensors(inner))
+    aliases = {name: tensor for name, tensor in inner.named_parameters(remove_duplicate=False)}
     given = {name: tensor for name, tensor in weights.items() if name in own or name not in aliases}
     check_fit(given, own, partial=partial)
     with torch.no_grad():
@@ -94,6 +110,7 @@ def functionalise(module: nn.Module) -> Network:
     >>> network.apply(zero, torch.ones(3, 2)).tolist()
     [[0.0], [0.0], [0.0]]
     """
+    module = unwrapped(module)
     evaluating = copy.deepcopy(module).eval().requires_grad_(False)
     training = copy.deepcopy(module).train().requires_grad_(False)
     _forget_batch_counts(training)
