@@ -268,6 +268,30 @@ def test_bad_input_is_named(which, generator):
             match(group, given["weights"], to=given["to"])
 
 
+@pytest.mark.parametrize(
+    "by",
+    [ByWeights(), ByWeights(anchored=False, scales="keep"), ByWeights(scales="match")],
+    ids=str,
+)
+def test_every_number_is_looked_at(by):
+    """Those of tensors that nothing moves and of running statistics too."""
+    net = nn.Sequential(
+        nn.Conv2d(2, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten(), nn.Linear(5, 2)
+    )
+    group, own = discover(net.eval(), torch.zeros(1, 2, 3, 3)), weights_of(net)
+    for name, tensor in own.items():
+        if not tensor.is_floating_point():
+            continue
+        bad = {**own, name: tensor.clone()}
+        bad[name].view(-1)[-1] = torch.inf
+        for words, given in (
+            ("the weights to match to", (own, bad)),
+            ("the weights to move", (bad, own)),
+        ):
+            with pytest.raises(CosetError, match=f"{words} with 1 numbers in '{name}'"):
+                match(group, given[0], to=given[1], by=by)
+
+
 def test_impossible_options_are_refused():
     with pytest.raises(CosetError, match="restarts=-1"):
         ByWeights(restarts=-1)

@@ -49,10 +49,9 @@ def best_permutation(gains: Matrix, preferred: Indices) -> Indices:
     >>> best_permutation(np.array([[1.0, 3.0], [2.0, 1.0]]), np.arange(2)).tolist()
     [1, 0]
     """
-    dearest = np.maximum.reduce(gains, 0)
+    size, dearest = len(gains), np.maximum.reduce(gains, 0)
     priced = gains - dearest / 2
     best: Indices = priced.argmax(1)
-    size = len(best)
     settled = np.count_nonzero(np.bincount(best, minlength=size))
     if settled == size:
         return best

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Literal, get_args
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from coset.alignment.ascent import Ascent
 from coset.alignment.axes import axes_of
+from coset.alignment.checks import MOVED, TO, check_finite
 from coset.alignment.plain import PlainAscent
 from coset.alignment.plans import acted_on, counts, make_plans
 from coset.alignment.result import member_of
@@ -78,6 +80,14 @@ class ByWeights:
                 f"got restarts={self.restarts} and sweeps={self.sweeps}",
                 "needed whole numbers, restarts of at least 0 and at least one sweep",
             )
+
+    @property
+    def looks_first(self) -> bool:
+        """Whether weights that are not finite are refused by ``solve`` itself.
+
+        Its first objective, of the weights as they are given, tells in passing.
+        """
+        return self.anchored and self.scales in ("automatic", "keep")
 
     def solve(
         self,
@@ -207,6 +217,9 @@ def ascend(
     names = list(make_plans(group))
     best = begin(group, target, source, identity)
     floor = best.objective() if by.anchored else -torch.inf
+    if by.anchored and not isfinite(floor):
+        check_finite(target, target, TO)
+        check_finite(source, source, MOVED)
     if by.anchored:
         best.anchored_start()
     sweeps = best.sweep(names, most=by.sweeps)

@@ -11,6 +11,9 @@ from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
 from coset.weights.network import Inputs, Network, functionalise, refusal
 
+TO = "the weights to match to"
+MOVED = "the weights to move"
+
 
 def as_weights(given: object, what: str) -> Weights:
     """A dictionary of tensors, detached from any graph of gradients; all else is refused."""

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from coset.alignment.by_weights import ByWeights, Outcome
-from coset.alignment.checks import check_finite, check_shapes, finite_product
+from coset.alignment.checks import MOVED, TO, check_finite, check_shapes, finite_product
 from coset.alignment.gaussians import (
     Distribution,
     Marginals,
@@ -15,16 +15,13 @@ from coset.alignment.gaussians import (
     moved_deviations,
     solve_gaussians,
 )
-from coset.alignment.plans import counts, matched_tensors
+from coset.alignment.plans import compared_tensors, counts, matched_tensors
 from coset.alignment.result import Match
 from coset.errors import CosetError
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
 from coset.weights.stacking import unstack
-
-_TO = "the weights to match to"
-_MOVED = "the weights to move"
 
 
 @runtime_checkable
@@ -77,9 +74,10 @@ def match(
     """
     check_by(by)
     generator = generator or torch.Generator().manual_seed(0)
-    target, source = as_matched(to, _TO), as_matched(weights, _MOVED)
-    many, stacked = (_check_fit(group, g, w) for g, w in ((target, _TO), (source, _MOVED)))
-    _check_finite(group, target, source)
+    target, source = as_matched(to, TO), as_matched(weights, MOVED)
+    many, stacked = (_check_fit(group, g, w) for g, w in ((target, TO), (source, MOVED)))
+    looked_at = isinstance(by, ByWeights) and by.looks_first and not many and not stacked
+    _check_finite(group, target, source, compared_tensors(group) if looked_at else frozenset())
     stack = source if stacked and isinstance(source, dict) else None
     if many and isinstance(target, dict):
         target = Marginals.of(target)
@@ -119,13 +117,24 @@ def _check_fit(group: SymmetryGroup, given: Weights | Marginals, what: str) -> b
 
 
 def _check_finite(
-    group: SymmetryGroup, to: Weights | Marginals, weights: Weights | Marginals
+    group: SymmetryGroup,
+    to: Weights | Marginals,
+    weights: Weights | Marginals,
+    later: frozenset[str],
 ) -> None:
-    """Refuses weights that are not finite; distributions have been looked at before."""
+    """Refuses weights that are not finite; distributions have been looked at before.
+
+    Args:
+        group: The symmetries.
+        to: What is matched to.
+        weights: What is moved.
+        later: What will be looked at when two networks are compared.
+    """
     both = [given for given in (to, weights) if isinstance(given, dict)]
-    if len(both) == 2 and finite_product(both[0], both[1], group.shapes):
+    names = [name for name in group.shapes if name not in later or len(both) < 2]
+    if len(both) == 2 and finite_product(both[0], both[1], names):
         return  # one pass over both
-    for given, what in ((to, _TO), (weights, _MOVED)):
+    for given, what in ((to, TO), (weights, MOVED)):
         if isinstance(given, dict):
             check_finite(given, group.shapes, what)
 

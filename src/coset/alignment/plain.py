@@ -181,9 +181,9 @@ class PlainAscent:
     def _stays(self, name: str) -> bool:
         """Whether a part of the terms proves that nothing moves: then the rest is not compared."""
         terms, known = self.axes.terms[name], self._taken[name]
-        left = sorted(set(range(len(terms))) - known, key=lambda k: -terms[k].features)
-        if not left:
+        if len(known) == len(terms):
             return False
+        left = sorted(set(range(len(terms))) - known, key=lambda k: -terms[k].features)
         totals = self._gains(name, () if known else left[:1])
         rest = [terms[k] for k in left if k not in known]
         if len(totals[0]) * sum(term.features for term in rest) < _WORTHWHILE:

@@ -15,6 +15,9 @@ from torch import Tensor
 from coset.alignment.assignment import Indices, Matrix
 from coset.vocabulary import Weights
 
+_WIDE = 512
+"""Units from which torch multiplies so few rows faster than numpy."""
+
 
 @dataclass(frozen=True)
 class Strip:
@@ -82,5 +85,9 @@ def products(strip: Strip, left: Matrix, right: Matrix) -> Matrix:
     All in one product, in which the rows of other slots count as zeros.
     """
     rows, size = strip.compared, left.shape[1]
-    stacked = left[:rows].T * strip.parts
-    return (stacked.reshape(-1, rows) @ right[:rows]).reshape(strip.depth, size, size)
+    stacked, own = (left[:rows].T * strip.parts).reshape(-1, rows), right[:rows]
+    if size < _WIDE:
+        found: Matrix = stacked @ own
+    else:
+        found = (torch.from_numpy(stacked) @ torch.from_numpy(own)).numpy()
+    return found.reshape(strip.depth, size, size)
