@@ -6,7 +6,7 @@ torch-uncertainty trains its models with lightning, which is not asked for here:
 (``deep_ensembles``, ``SWAG``, the formatting of ``RepeatTarget``) run in the plainest loop that
 does the same, all members on one batch with one optimiser, batches cut from tensors in memory.
 What lightning would add is left out, in its favour; a second line takes batches from a DataLoader,
-as its trainer has to.  Trainings have 200 steps or more, a tenth of the default; from there on ours
+as its trainer has to.  Trainings have 200 steps or more, a tenth of the default; from 100 on ours
 are recorded and replayed, and the time of recording counts.  Ours is ``DeepEnsemble.fit`` and
 ``SWAG.fit``, checks and plans included, where every member has its own order of the data.
 

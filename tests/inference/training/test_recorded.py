@@ -97,14 +97,14 @@ class Coin(nn.Module):
 @pytest.mark.parametrize(
     ("build", "shape", "members", "steps", "expected"),
     [
-        (perceptron, (4,), 3, 200, True),
-        (perceptron, (4,), 3, 199, False),
-        (perceptron, (4,), 1, 200, False),
-        (lambda: perceptron(0.3), (4,), 3, 200, False),
-        (convolutional, (1, 6, 6), 3, 200, False),
-        (DataDependent, (4,), 3, 200, False),
-        (lambda: Coin(lambda: random.random()), (4,), 3, 200, False),
-        (lambda: Coin(lambda: np.random.random()), (4,), 3, 200, False),  # noqa: NPY002
+        (perceptron, (4,), 3, 100, True),
+        (perceptron, (4,), 3, 99, False),
+        (perceptron, (4,), 1, 100, False),
+        (lambda: perceptron(0.3), (4,), 3, 100, False),
+        (convolutional, (1, 6, 6), 3, 100, False),
+        (DataDependent, (4,), 3, 100, False),
+        (lambda: Coin(lambda: random.random()), (4,), 3, 100, False),
+        (lambda: Coin(lambda: np.random.random()), (4,), 3, 100, False),  # noqa: NPY002
     ],
     ids=["long", "short", "alone", "dropout", "batch norm", "looks at its numbers", "coin", "die"],
 )

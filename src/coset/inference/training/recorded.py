@@ -18,8 +18,8 @@ from coset.vocabulary import Batch, Weights
 from coset.weights.network import Inputs, Network
 from coset.weights.stacking import members_of
 
-_LONG = 200
-"""Steps of a training that repay the time of recording one, which is a fifth of a second."""
+_LONG = 100
+"""Steps of a training that repay the time of recording one, which is a tenth of a second."""
 
 
 @dataclass(frozen=True)
