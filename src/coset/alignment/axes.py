@@ -147,6 +147,17 @@ class Axes:
         }
 
     @cached_property
+    def telling(self) -> Mapping[str, int]:
+        """For each factor with terms the cheapest that has a quarter of their numbers, or most."""
+        found = {}
+        for name, terms in self.terms.items():
+            numbers = [term.features for term in terms]
+            enough = [n for n in numbers if 4 * n >= sum(numbers)] or [max(numbers, default=0)]
+            if terms:
+                found[name] = numbers.index(min(enough))
+        return found
+
+    @cached_property
     def anchored(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Factors in the order of what is already known to fit, and the terms that are anchored.
 

@@ -183,9 +183,8 @@ class PlainAscent:
         terms, known = self.axes.terms[name], self._taken[name]
         if len(known) == len(terms):
             return False
-        left = sorted(set(range(len(terms))) - known, key=lambda k: -terms[k].features)
-        totals = self._gains(name, () if known else left[:1])
-        rest = [terms[k] for k in left if k not in known]
+        totals = self._gains(name, () if known else (self.axes.telling[name],))
+        rest = [term for k, term in enumerate(terms) if k not in known]
         if len(totals[0]) * sum(term.features for term in rest) < _WORTHWHILE:
             return False
         best, signs = self._best(name, totals), len(self.axes.signs[name])

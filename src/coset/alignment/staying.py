@@ -65,7 +65,8 @@ def surely_stay(known: Known, rest: Sequence[AxisTerm], sides: Sides) -> bool:
         return to.take(few, term.own.place), now.take(few, term.own.place)
 
     # another term can only make it worse, and so can other units: most fail here
-    return _stay(known.among(few), rest[:1], sample) and _stay(known, rest, sides)
+    largest = max(rest, key=lambda term: term.features)
+    return _stay(known.among(few), [largest], sample) and _stay(known, rest, sides)
 
 
 def _stay(known: Known, rest: Sequence[AxisTerm], sides: Sides) -> bool:
