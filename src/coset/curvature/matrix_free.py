@@ -21,13 +21,14 @@ class ConjugateGradients:
             ``DiagonalOnly()``: an estimate of the diagonal from one pass, for layers too wide for
             Kronecker factors.  ``None``: the first where it knows every layer and none is wider
             than 2,000, else the second.
-        tolerance: Of the residual relative to the right-hand side, both in the norm of the
-            preconditioner, which does not depend on the scale of the weights.
+        tolerance: Of the residual relative to the data's part ``Jᵀ R e`` of the right-hand side,
+            both in the norm of the preconditioner, which does not depend on the scale of the
+            weights.
         iterations: At most so many; a system that is not solved by then is refused.
     """
 
     preconditioner: KFAC | DiagonalOnly | None = None
-    tolerance: float = 1e-3
+    tolerance: float = 1e-2
     iterations: int = 500
 
     def __post_init__(self) -> None:

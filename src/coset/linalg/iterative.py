@@ -23,7 +23,7 @@ class Iterate:
         residual: ``b - A x``.
         direction: Where the next iteration searches.
         inner: ``rᵀ M⁻¹ r`` of each column, with ``M`` the preconditioner.
-        size: ``bᵀ M⁻¹ b`` of each column.
+        size: ``bᵀ M⁻¹ b`` of each column, with ``b`` the right-hand side or what stands for it.
         count: Iterations done.
     """
 
@@ -46,9 +46,20 @@ def begin(
     target: Float[Tensor, "p k"],
     preconditioner: LinearOperator,
     start: Float[Tensor, "p k"] | None = None,
+    *,
+    beside: Float[Tensor, "p k"] | None = None,
 ) -> Iterate:
-    """The state before the first iteration, from a guess or from zero."""
-    size = _dot(target, preconditioner.matmat(target))
+    """The state before the first iteration.
+
+    Args:
+        operator: Symmetric and positive definite.
+        target: The right-hand sides.
+        preconditioner: Its approximate inverse.
+        start: A guess; ``None``: zero.
+        beside: What residuals are measured against; ``None``: the right-hand sides.
+    """
+    measure = target if beside is None else beside
+    size = _dot(measure, preconditioner.matmat(measure))
     if start is None:
         value, residual = torch.zeros_like(target), target.clone()
     else:

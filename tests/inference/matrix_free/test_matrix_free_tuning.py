@@ -138,8 +138,9 @@ def test_without_tuning_the_prior_is_kept(generator):
 
 
 def test_descent_finds_the_precision_of_conjugate_gradients(generator):
+    """From the same random numbers; its curvature is a round behind, so it takes more steps."""
     module, pair = case("classes")
-    solver, options = StochasticDescent(epochs=30, batch=12), {"samples": 10, "steps": 7}
+    solver, options = StochasticDescent(epochs=30, batch=12), {"samples": 10, "steps": 20}
     _, rough = tuned(module, pair, likelihood("classes"), generator, solver=solver, **options)
     generator = torch.Generator().manual_seed(0)
     _, exact = tuned(module, pair, likelihood("classes"), generator, **options)

@@ -12,6 +12,7 @@ from coset.curvature.tangent import Mean, Point, Tangent
 from coset.errors import CosetError
 from coset.inference.matrix_free.model import Model
 from coset.inference.matrix_free.preconditioning import Near, Rough, rough_curvature
+from coset.inference.matrix_free.randomness import source
 from coset.inference.matrix_free.solving import (
     Round,
     Solved,
@@ -201,7 +202,7 @@ class Loop:
             probes=self.quadrature.probes,
             steps=self.quadrature.steps,
             like=precision,
-            generator=torch.Generator().manual_seed((self.model.seed + 2**43) % 2**63),
+            generator=source(self.model.seed, "probes"),
             together=self.model.samples,
         )
         known = near.log_determinant - float(precision.double().log().sum())

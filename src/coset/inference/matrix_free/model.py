@@ -3,7 +3,8 @@
 With the root ``R Rᵀ = B`` of the output curvature and standard normal ``e`` and ``ε``, the solution
 of ``(H + Λ) z = Jᵀ R e + Λ^½ ε`` is a sample of ``N(0, (H + Λ)⁻¹)``.  It is the minimum of
 ``½ |Rᵀ J z|² + ½ |z - θⁿ|²_Λ`` with ``Λ θⁿ`` the right-hand side: all the noise stands in the
-prior's term, so that batches of data add little of their own (Antorán et al. 2023).
+prior's term, so that batches of data add little of their own (Antorán et al. 2023).  It is also a
+sample ``z₀ = Λ^-½ ε`` of the prior plus what the data change of it, ``(H + Λ) c = Jᵀ R e - H z₀``.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from coset.bayes.likelihood import GaussianNoise
 from coset.curvature.products import Linearisation
 from coset.curvature.tangent import Form, Point, Tangent
 from coset.errors import CosetError
+from coset.inference.matrix_free.randomness import source
 from coset.inference.precisions.grouping import Groups
 
 _PROBED = 16
@@ -77,21 +79,22 @@ class Model:
         total = torch.zeros(len(self.groups.names), dtype=torch.float64, device=terms.device)
         return total.index_add_(0, self.labels, terms.double())
 
-    def targets(
-        self, tangent: Tangent, outputs: Tensor, precision: Float[Tensor, " p"]
-    ) -> Float[Tensor, "p m"]:
-        """The right-hand sides ``Jᵀ R e + Λ^½ ε``; the random numbers are always the same."""
+    def pulled_noise(self, tangent: Tangent, outputs: Tensor) -> Float[Tensor, "p m"]:
+        """``Jᵀ R e``; the random numbers are always the same."""
         root = tangent.likelihood.hessian_root(outputs)
-        sources = [self._source(number) for number in range(self.samples)]
-        noise = torch.stack([_colour(root, source) for source in sources])
+        noise = torch.stack(
+            [_colour(root, source(self.seed, "data", k)) for k in range(self.samples)]
+        )
         result = tangent.jacobian.pull(noise.flatten(1).mT)
-        for column, source in zip(result.unbind(1), sources, strict=True):
-            column.addcmul_(precision.sqrt(), _normal(precision.shape, source, like=precision))
         _check_derivatives(result)
         return result
 
-    def _source(self, number: int) -> torch.Generator:
-        return torch.Generator().manual_seed((self.seed + number) % 2**63)
+    def prior_samples(self, precision: Float[Tensor, " p"]) -> Float[Tensor, "p m"]:
+        """``Λ^-½ ε``; the random numbers are always the same."""
+        each = (source(self.seed, "prior", k) for k in range(self.samples))
+        deviation = precision.rsqrt()
+        found = [_normal(precision.shape, own, like=precision).mul_(deviation) for own in each]
+        return torch.stack(found).mT
 
     def effective(
         self,
@@ -132,13 +135,13 @@ def estimate_diagonal(
     """
     line = Linearisation(tangent.problem.network, tangent.weights, tangent.layout)
     root = tangent.likelihood.hessian_root(outputs)
-    source = torch.Generator().manual_seed((seed + 2**40) % 2**63)
+    random = source(seed, "diagonal")
     total = torch.zeros(tangent.layout.size, dtype=outputs.dtype, device=outputs.device)
     start = 0
     for inputs, _ in tangent.problem.train:
         for part in inputs.split(_PROBED):
             some = root[start : start + len(part)]
-            noise = torch.stack([_colour(some, source) for _ in range(probes)])
+            noise = torch.stack([_colour(some, random) for _ in range(probes)])
             for pulled in line.pull(part, noise):
                 total.addcmul_(pulled, pulled, value=1 / probes)
             start += len(part)
@@ -171,11 +174,11 @@ def _without_zeros(tangent: Tangent, diagonal: Float[Tensor, " p"]) -> Float[Ten
     return filled
 
 
-def _colour(root: Float[Tensor, "n ... c r"], source: torch.Generator) -> Tensor:
+def _colour(root: Float[Tensor, "n ... c r"], random: torch.Generator) -> Tensor:
     """``R e`` in the shape of the outputs."""
-    noise = _normal((*root.shape[:-2], root.shape[-1], 1), source, like=root)
+    noise = _normal((*root.shape[:-2], root.shape[-1], 1), random, like=root)
     return (root @ noise).squeeze(-1).movedim(-1, 1)
 
 
-def _normal(shape: tuple[int, ...], source: torch.Generator, *, like: Tensor) -> Tensor:
-    return torch.randn(shape, generator=source, dtype=like.dtype).to(like.device)
+def _normal(shape: tuple[int, ...], random: torch.Generator, *, like: Tensor) -> Tensor:
+    return torch.randn(shape, generator=random, dtype=like.dtype).to(like.device)

@@ -13,7 +13,9 @@ from coset.curvature.tangent import Point, Tangent
 from coset.errors import CosetError
 from coset.inference.matrix_free.model import Model
 from coset.inference.matrix_free.preconditioning import Near
+from coset.inference.matrix_free.randomness import source
 from coset.inference.matrix_free.state import Descent, Record, State, as_columns, number
+from coset.linalg import LinearOperator
 from coset.linalg.iterative import Iterate, advance, begin
 
 _POWER_BATCHES, _POWER_STEPS = 3, 8
@@ -47,19 +49,22 @@ class Solved:
 def by_conjugate_gradients(
     solver: ConjugateGradients, turn: Round, state: State
 ) -> tuple[State, Solved]:
-    """Solves ``(H + Λ) z = b`` for all samples together, from where the last round ended.
+    """Solves for what the data change of prior samples, from where the last round ended.
+
+    With ``d = Jᵀ R e`` and a prior sample ``z₀`` that is ``(H + Λ) c = d - H z₀``.  Solved for
+    ``z₀ + c`` as a whole, a residual that is small beside all the weights of a large network may
+    be large beside the few directions that its data know of; so it is measured against ``d``.
 
     Raises:
         CosetError: If the tolerance is not reached.
     """
     operator = turn.tangent.product(turn.curved, turn.precision)
     near = turn.near.inverse
-    target = turn.model.targets(turn.tangent, turn.curved, turn.precision)
+    pulled = turn.model.pulled_noise(turn.tangent, turn.curved)
     work = state.work
     assert isinstance(work, Iterate)
     if not state.busy:
-        work = begin(operator, target, near, work.value if work.value.numel() else None)
-        work = replace(work, direction=as_columns(work.direction))
+        work = _begun(turn, operator, pulled, work)
         state = replace(state, solving=number(1), work=work)
         turn.record.write(state)
     while work.relative > solver.tolerance:
@@ -76,17 +81,29 @@ def by_conjugate_gradients(
         work = advance(work, operator, near)
         if turn.record.due(int(work.count), 20):
             turn.record.write(replace(state, work=work))
-    # H z = b - r - Λ z: no further product
-    bent = target.sub_(work.residual).sub_(turn.precision.unsqueeze(1) * work.value)
-    state = replace(state, work=work)
-    return state, Solved(work.value, bent, work.relative, int(work.count))
+    # H z = d - r - Λ c: no further product
+    bent = pulled.sub_(work.residual).sub_(turn.precision.unsqueeze(1) * work.value)
+    samples = turn.model.prior_samples(turn.precision).add_(work.value)
+    return replace(state, work=work), Solved(samples, bent, work.relative, int(work.count))
+
+
+def _begun(
+    turn: Round, operator: LinearOperator, pulled: Float[Tensor, "p m"], work: Iterate
+) -> Iterate:
+    """Before the first iteration of a round: from the last round's changes, or from none."""
+    flat = turn.tangent.product(turn.curved, torch.zeros_like(turn.precision))
+    target = pulled - flat.matmat(turn.model.prior_samples(turn.precision))
+    start = work.value if work.value.numel() else None
+    begun = begin(operator, target, turn.near.inverse, start, beside=pulled)
+    return replace(begun, direction=as_columns(begun.direction))
 
 
 def by_descent(
     solver: StochasticDescent, turn: Round, state: State, *, with_mode: bool
 ) -> tuple[State, Solved]:
     """Descends on batches, from where the last round ended, and averages the last steps."""
-    target = turn.model.targets(turn.tangent, turn.curved, turn.precision).mT
+    pulled = turn.model.pulled_noise(turn.tangent, turn.curved)
+    target = _whole(turn, pulled)
     # whole batches only: a small last one would weigh its examples too much
     batches = max(1, turn.tangent.problem.train.size // solver.batch)
     total = solver.epochs * batches
@@ -124,13 +141,23 @@ def by_descent(
             "give StochasticDescent(rate=…) a smaller one, or a larger batch",
         )
     state = replace(state, work=replace(work, value=work.average.clone()))
-    solved = _measured(turn, work.average, target, scales)
+    solved = _measured(turn, work.average, target, pulled, scales)
     mode = _point(turn, work.average[-1]) if with_mode else None
     return state, replace(solved, iterations=total, mode=mode)
 
 
+def _whole(turn: Round, pulled: Float[Tensor, "p m"]) -> Float[Tensor, "m p"]:
+    """The right-hand sides ``Jᵀ R e + Λ^½ ε`` of whole samples."""
+    prior = turn.model.prior_samples(turn.precision)
+    return torch.addcmul(pulled, prior, turn.precision.unsqueeze(1)).mT
+
+
 def _measured(
-    turn: Round, found: Tensor, target: Float[Tensor, "m p"], scales: Float[Tensor, " p"]
+    turn: Round,
+    found: Tensor,
+    target: Float[Tensor, "m p"],
+    pulled: Float[Tensor, "p m"],
+    scales: Float[Tensor, " p"],
 ) -> Solved:
     """One product over all data: how well the samples solve their systems, and ``H z``."""
     samples = found[: turn.model.samples].mT
@@ -138,7 +165,7 @@ def _measured(
     product = operator.matmat(samples)
     residual = target.mT - product
     rest = (scales.unsqueeze(1) * residual.square()).sum(0) / (
-        scales.unsqueeze(1) * target.mT.square()
+        scales.unsqueeze(1) * pulled.square()
     ).sum(0)
     bent = product - turn.precision.unsqueeze(1) * samples
     return Solved(samples, bent, float(rest.max().sqrt()), 0)
@@ -158,9 +185,8 @@ def _first(turn: Round, state: State, target: Float[Tensor, "m p"], with_mode: b
 
 
 def _order(turn: Round, step: int, epoch: int) -> Tensor:
-    seed = (turn.model.seed + 2**41 + 100_003 * step + epoch) % 2**63
-    source = torch.Generator().manual_seed(seed)
-    return torch.randperm(turn.tangent.problem.train.size, generator=source)
+    random = source(turn.model.seed, "order", 100_003 * step + epoch)
+    return torch.randperm(turn.tangent.problem.train.size, generator=random)
 
 
 def _gradient(
@@ -204,7 +230,7 @@ def _largest(solver: StochasticDescent, turn: Round, scales: Float[Tensor, " p"]
     tangent, half = turn.tangent, scales.sqrt()
     line = Linearisation(tangent.problem.network, tangent.weights, tangent.layout)
     order, found = _order(turn, -1, 0), 0.0
-    source = torch.Generator().manual_seed((turn.model.seed + 2**42) % 2**63)
+    random = source(turn.model.seed, "power")
     for place in range(_POWER_BATCHES):
         index = order[place * solver.batch :][: solver.batch]
         if not len(index):
@@ -213,7 +239,7 @@ def _largest(solver: StochasticDescent, turn: Round, scales: Float[Tensor, " p"]
         share = tangent.problem.train.size / len(index)
         for outputs in (turn.curved[index], torch.zeros_like(turn.curved[index])):
             root = tangent.likelihood.hessian_root(outputs)
-            vector = torch.randn(scales.shape, generator=source, dtype=scales.dtype).to(scales)
+            vector = torch.randn(scales.shape, generator=random, dtype=scales.dtype).to(scales)
             for _ in range(_POWER_STEPS):
                 vector = vector / vector.norm()
                 changes = line.push(inputs, (half * vector).unsqueeze(0))
