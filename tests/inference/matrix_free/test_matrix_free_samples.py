@@ -100,7 +100,7 @@ def test_the_effective_dimension_is_the_trace(kind, generator):
 
 @pytest.mark.parametrize("prior", [1.0, 100.0])
 def test_few_data_of_a_wide_network_have_few_effective_weights(prior, generator):
-    """``tr(H Σ)`` within 4 standard errors at a crude tolerance: by chance once in some 2,000 seeds.
+    """``tr(H Σ)`` within 4 standard errors of 8 samples: by chance once in some 200 seeds.
 
     A residual that is measured against all 54,003 weights is small long before the eight
     directions that the data know of are found; thirteen weights then seemed known of three.
