@@ -26,7 +26,7 @@ def write_down(
 ) -> "GraphModule":
     """The operations of a program, those of its backward passes among them, as a graph.
 
-    This is what ``make_fx`` does; without its symbols and stack traces it takes a tenth of the
+    This is what ``make_fx`` does; without its symbols and stack traces it takes a quarter of the
     time, and threads need not wait for each other.  The ``meta`` of a node holds its value without
     the numbers (``val``) and where these were (``device``).
 
