@@ -22,6 +22,7 @@ from coset.alignment.plans import (
     Term,
     lone_signs,
     matched_tensors,
+    most_anchored,
 )
 from coset.alignment.proposals import Move, Proposer
 from coset.symmetry.action import permute_tensor, region, scale_tensor_
@@ -72,8 +73,7 @@ class Ascent:
     def anchored_start(self) -> None:
         """Solves every factor once, from what is already known to fit.
 
-        Always the factor with the most anchored numbers a unit: those in tensors where all other
-        axes are either fixed (inputs, outputs) or belong to factors solved before.
+        Always the factor that is best known: see :func:`coset.alignment.plans.most_anchored`.
         """
         solved: set[str] = set()
         decided: set[str] = set()
@@ -85,8 +85,7 @@ class Ascent:
 
         while waiting:
             terms = [[t for t in self._compared(self.plans[n]) if anchored(t)] for n in waiting]
-            counts = [sum(term.features for term in found) for found in terms]
-            k = counts.index(max(counts))
+            k = most_anchored([[term.features for term in found] for found in terms])
             name = waiting.pop(k)
             weight: Counter[str] = Counter()
             for term in terms[k]:

@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from coset.alignment.assignment import Indices
-from coset.alignment.plans import Plan, lone_signs, make_plans, matched_tensors
+from coset.alignment.plans import Plan, lone_signs, make_plans, matched_tensors, most_anchored
 from coset.alignment.strips import Strip
 from coset.symmetry.elements import Site
 from coset.symmetry.group import SymmetryGroup
@@ -161,8 +161,7 @@ class Axes:
     def anchored(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Factors in the order of what is already known to fit, and the terms that are anchored.
 
-        Always the factor with the most anchored numbers a unit: those in tensors where all other
-        axes are either fixed (inputs, outputs) or belong to factors solved before.
+        See :func:`coset.alignment.plans.most_anchored`.
         """
         solved: set[str] = set()
         waiting, order = list(self.terms), []
@@ -171,11 +170,12 @@ class Axes:
                 [k for k, term in enumerate(self.terms[name]) if term.others <= solved]
                 for name in waiting
             ]
-            counts = [
-                self.strips[name].compared + sum(self.terms[name][k].features for k in known)
-                for name, known in zip(waiting, found, strict=True)
-            ]
-            best = counts.index(max(counts))
+            best = most_anchored(
+                [
+                    [1] * self.strips[name].compared + [self.terms[name][k].features for k in known]
+                    for name, known in zip(waiting, found, strict=True)
+                ]
+            )
             name = waiting.pop(best)
             order.append((name, tuple(found[best])))
             solved.add(name)

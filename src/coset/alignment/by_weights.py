@@ -214,7 +214,9 @@ def ascend(
 ) -> tuple[Ascent | PlainAscent, Outcome]:
     """The best of all runs over permutations and signs."""
     identity = group.remembered("identity", group.identity)
-    names = list(make_plans(group))
+    plans = make_plans(group)
+    # what little compares is settled first: streams, which all compare, then come once
+    names = sorted(plans, key=lambda name: len(plans[name].terms))
     best = begin(group, target, source, identity)
     floor = best.objective() if by.anchored else -torch.inf
     if by.anchored and not isfinite(floor):

@@ -1,6 +1,6 @@
 """What matching needs to know about each factor, worked out once for a group."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -142,6 +142,21 @@ def _make_plans(group: SymmetryGroup) -> dict[str, Plan]:
             any(factor.name in term.others or len(term.others & below) > 1 for term in terms),
         )
     return found
+
+
+def most_anchored(numbers: Sequence[Sequence[int]]) -> int:
+    """Which of some factors is best known: two matrices say more than one, and many numbers more.
+
+    Args:
+        numbers: For each factor the numbers a unit has in each of its tensors that are anchored:
+            those where all other axes are fixed (inputs, outputs) or belong to factors solved
+            before.  Where there is one number (biases, norms) it is no matrix.
+
+    >>> most_anchored([[1, 288], [1, 32, 10], [27]])
+    1
+    """
+    known = [(min(sum(n > 1 for n in found), 2), sum(found)) for found in numbers]
+    return known.index(max(known))
 
 
 def lone_signs(group: SymmetryGroup) -> tuple[ScalingFactor, ...]:
