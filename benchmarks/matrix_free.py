@@ -69,7 +69,7 @@ def trained(case: Case, inputs: Tensor, targets: Tensor) -> nn.Module:
     """Some steps of training; the running statistics of the norms settle on the way."""
     torch.manual_seed(0)
     module = case.build().train()
-    optimiser = torch.optim.SGD(module.parameters(), lr=0.02, momentum=0.9)
+    optimiser = torch.optim.Adam(module.parameters(), lr=1e-3)
     for step in range(case.training):
         rows = torch.arange(BATCH * step, BATCH * (step + 1)) % len(inputs)
         optimiser.zero_grad()

@@ -95,3 +95,27 @@ def test_laplace_with_random_columns(inner):
     assert 0.5 < ratio < 2
     with pytest.raises(CosetError, match="0 draws"):
         MonteCarloFisher(inner, draws=0)
+
+
+def test_many_columns_are_drawn_and_said(generator):
+    """Random columns for pixels: unbiased, so near the exact factors; and the report says so."""
+    module = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.Tanh(), nn.Conv2d(3, 3, 3, padding=1))
+    inputs = torch.randn(20, 1, 8, 8)
+    data = inputs, torch.randint(3, (20, 8, 8), generator=generator)  # 128 columns a picture
+    found = {
+        columns: fit(module, data, method=Laplace(KFAC(columns=columns), tuning=None))
+        for columns in (None, 100)
+    }
+    assert found[None].posterior.report.warnings == ()
+    assert "100 random columns of the output Hessian in place of 128" in str(
+        found[100].posterior.report.warnings
+    )
+    exact, drawn = (found[columns](inputs[:4]).variance for columns in (None, 100))
+    # 20 pictures of 100 columns each: second moments are known to 1 / √2000, some two per cent
+    assert float((drawn / exact).log().abs().max()) < 0.1
+
+
+@pytest.mark.parametrize("columns", [0, -1])
+def test_no_columns_are_refused(columns):
+    with pytest.raises(CosetError, match="columns"):
+        KFAC(columns=columns)

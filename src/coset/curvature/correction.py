@@ -14,8 +14,9 @@ from torch.linalg import vecdot
 
 from coset.bayes.problem import Problem
 from coset.curvature.capture import Recorded, pair_of, record
+from coset.curvature.columns import column_count
 from coset.curvature.maps import Pair
-from coset.curvature.measure import Measured, column_count, recordings, squares
+from coset.curvature.measure import Measured, recordings, squares
 from coset.curvature.output_hessian import along
 from coset.linalg import BlockDiagonal, Kronecker
 from coset.vocabulary import Weights

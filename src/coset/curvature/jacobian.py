@@ -20,6 +20,13 @@ from coset.weights.network import Inputs
 _KEPT = 1 << 28
 """Bytes of a Jacobian that is kept as a matrix."""
 
+_COLUMNS = 100
+"""Outputs of an example up to which a matrix is worth its making: a search for a mode needs about
+as many products."""
+
+DIRECT = 1 << 32
+"""Multiplications that a direct Newton step may take; beyond, conjugate gradients."""
+
 _CHUNK = 1 << 24
 """Entries that are formed at a time."""
 
@@ -60,7 +67,8 @@ class Jacobian:
         """
         shape = (outputs.numel(), layout.size)
         matrix = None
-        if shape[0] * shape[1] * outputs.element_size() <= kept:
+        worth = outputs[0].numel() <= _COLUMNS or min(shape) * shape[0] * shape[1] <= DIRECT
+        if worth and shape[0] * shape[1] * outputs.element_size() <= kept:
             step = max(1, _CHUNK // max(1, outputs[0].numel() * layout.size))
             parts = [
                 gradient_rows(problem.network, weights, layout, part).flatten(0, 1)

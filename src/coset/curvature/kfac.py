@@ -6,7 +6,7 @@ the eigenvectors and puts the exact second moments along them in place of the ei
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.curvature.capture import Recorded, pair_of
+from coset.curvature.columns import column_count, with_random_columns
 from coset.curvature.correction import correct, here
 from coset.curvature.maps import LinearMap
 from coset.curvature.measure import (
@@ -23,7 +24,6 @@ from coset.curvature.measure import (
     Cuts,
     Measured,
     blocks_of,
-    column_count,
     order_of,
     recordings,
 )
@@ -47,6 +47,9 @@ class KFAC:
             ``"reduce"``: summed first; exact where positions are averaged before the loss.
         corrected: Whether the eigenvalues are replaced by the exact diagonal in the eigenbasis,
             for one more pass over the data.
+        columns: The most columns of the output Hessian's root that are sent back, one a class and
+            pixel.  Where there are more, so many random ones stand for them, which is unbiased
+            for everything that is linear in the Hessian; ``None``: always all.
         memory: Bytes that the factors may take.
 
     >>> KFAC(approximation="reduce").corrected
@@ -55,6 +58,7 @@ class KFAC:
 
     approximation: Literal["expand", "reduce"] = "expand"
     corrected: bool = True
+    columns: int | None = 100
     memory: int = 8 << 30
 
     def __post_init__(self) -> None:
@@ -62,6 +66,8 @@ class KFAC:
             raise CosetError(
                 f"got the approximation {self.approximation!r}", "needed 'expand' or 'reduce'"
             )
+        if self.columns is not None and self.columns < 1:
+            raise CosetError(f"got columns={self.columns}", "needed at least one, or None for all")
 
     def build(
         self,
@@ -74,11 +80,25 @@ class KFAC:
         cuts: Cuts = UNCUT,
     ) -> Measured:
         """Measures the curvature; with ``previous``, only the correction in its eigenbasis."""
+        count = self._too_many(problem, weights)
+        notes: tuple[str, ...] = ()
+        if count and self.columns is not None:
+            problem = with_random_columns(problem, self.columns, again=previous is not None)
+            notes = (
+                f"curvature from {self.columns} random columns of the output Hessian in place of "
+                f"{count}; KFAC(columns=None) takes all",
+            )
         if previous is None or not self.corrected:
             previous = self._factors(problem, weights, layout, outputs, cuts)
-        if not self.corrected:
-            return previous
-        return correct(problem, weights, layout, outputs, cuts.separate, previous)
+        if self.corrected:
+            previous = correct(problem, weights, layout, outputs, cuts.separate, previous)
+        return replace(previous, notes=notes)
+
+    def _too_many(self, problem: Problem, weights: Weights) -> int:
+        """How many columns there are, where random ones stand for them; else zero."""
+        inputs, _ = next(iter(problem.train))
+        count = column_count(problem.likelihood, problem.network.apply(weights, inputs[:1]))
+        return count if self.columns is not None and count > self.columns else 0
 
     def _factors(
         self,

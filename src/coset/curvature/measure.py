@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.func import vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from coset.bayes.likelihood import Categorical, Likelihood
+from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 from coset.curvature.capture import Recorded, record
+from coset.curvature.columns import columns, unit_columns
 from coset.curvature.maps import Pair, outer
 from coset.errors import CosetError
 from coset.linalg import LinearOperator
@@ -46,10 +47,12 @@ class Measured:
     Attributes:
         operator: The generalised Gauss-Newton matrix ``Σ Jᵀ B J``, or what stands for it.
         layers: The tensors of each block of a block-diagonal operator; empty for other structures.
+        notes: What a reader should know of how it was measured.
     """
 
     operator: LinearOperator
     layers: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Curvature(Protocol):
@@ -85,63 +88,6 @@ class Block:
 
     names: tuple[str, ...]
     entries: Int[Tensor, "b o i"]
-
-
-@runtime_checkable
-class SampledColumns(Protocol):
-    """A likelihood that draws a few columns in place of all of them."""
-
-    @property
-    def draws(self) -> int:
-        """How many."""
-        ...
-
-    def sampled_columns(self, outputs: Tensor) -> Iterator[Tensor]:
-        """The columns, each in the shape of the outputs."""
-        ...
-
-
-def columns(likelihood: Likelihood, outputs: Tensor) -> Iterator[Tensor]:
-    """The columns of the root of the output Hessian, each in the shape of the outputs.
-
-    For outputs with pixels the Hessian does not couple them, so each pixel has its own columns.
-    """
-    if isinstance(likelihood, SampledColumns):
-        yield from likelihood.sampled_columns(outputs)
-        return
-    root = _root(likelihood, outputs.detach())
-    if outputs.dim() == 2:
-        yield from root.unbind(-1)
-        return
-    flat = root.flatten(1, -3)  # n pixels c r
-    for pixel in range(flat.shape[1]):
-        for column in flat[:, pixel].unbind(-1):
-            if bool(column.any()):
-                result = torch.zeros_like(outputs).flatten(2)
-                result[:, :, pixel] = column
-                yield result.reshape(outputs.shape)
-
-
-def column_count(likelihood: Likelihood, outputs: Tensor) -> int:
-    """How many columns the root has."""
-    if isinstance(likelihood, SampledColumns):
-        return likelihood.draws
-    pixels = outputs[0, 0].numel()
-    return int(_root(likelihood, outputs[:1].detach()).shape[-1]) * pixels
-
-
-def _root(likelihood: Likelihood, outputs: Tensor) -> Float[Tensor, "n *pixels c r"]:
-    """A root of the output Hessian with as few columns as it has ranks.
-
-    For classes ``R √π = 0``, so a reflection that takes ``√π`` to the last axis leaves a column of
-    zeros there, which is dropped: one backward pass less.
-    """
-    root = likelihood.hessian_root(outputs)
-    if not isinstance(likelihood, Categorical) or root.shape[-1] < 2:
-        return root
-    sizes = outputs.movedim(1, -1).softmax(-1).sqrt()
-    share = sizes[..., :-1] / (1 + sizes[..., -1:])
-    return root[..., :-1] - root[..., -1:] * share.unsqueeze(-2)
 
 
 def recordings(
@@ -254,14 +200,6 @@ def _places(
     found = columns_[entries]
     inside = (found >= 0).nonzero().squeeze(1)
     return inside, found[inside]
-
-
-def unit_columns(outputs: Tensor) -> Iterator[Tensor]:
-    """One direction an output."""
-    for index in range(outputs[0].numel()):
-        result = torch.zeros_like(outputs).flatten(1)
-        result[:, index] = 1
-        yield result.reshape(outputs.shape)
 
 
 def rows_by_example(

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.likelihood import Categorical, Likelihood
+from coset.curvature.columns import exact
 
 _ENTRIES = 1 << 24
 """Entries of the Hessians that are formed at a time."""
@@ -23,7 +24,7 @@ def summed(likelihood: Likelihood, outputs: Float[Tensor, "n c"]) -> Float[Tenso
     tensor([[ 0.7500, -0.7500],
             [-0.7500,  0.7500]])
     """
-    if isinstance(likelihood, Categorical):
+    if isinstance(exact(likelihood), Categorical):
         chances = outputs.softmax(1)
         return torch.diag(chances.sum(0)) - chances.mT @ chances
     return torch.stack([hessian.sum(0) for hessian in _slices(likelihood, outputs)]).sum(0)
@@ -37,7 +38,7 @@ def along(
     >>> along(Categorical(), torch.zeros(1, 2), torch.tensor([[1.0, 1.0], [0.0, 1.0]]))
     tensor([[0.2500, 0.0000]])
     """
-    if isinstance(likelihood, Categorical):  # the variance of b over the classes
+    if isinstance(exact(likelihood), Categorical):  # the variance of b over the classes
         chances = outputs.softmax(1)
         return (chances @ basis.square() - (chances @ basis).square()).clamp_min(0)
     parts = [((part @ basis) * basis).sum(1) for part in _slices(likelihood, outputs)]

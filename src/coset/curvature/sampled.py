@@ -1,14 +1,11 @@
 """Curvature from random combinations of the columns of the output Hessian's root."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
+from coset.curvature.columns import with_random_columns
 from coset.curvature.kfac import KFAC
 from coset.curvature.measure import UNCUT, Curvature, Cuts, Measured
 from coset.errors import CosetError
@@ -57,55 +54,10 @@ class MonteCarloFisher:
         cuts: Cuts = UNCUT,
     ) -> Measured:
         """Measures the curvature."""
-        # after an earlier pass the signs must not be those that made its eigenvectors
-        generator = torch.Generator().manual_seed(self.seed + (previous is not None))
-        drawn = problem.with_likelihood(SignedColumns(problem.likelihood, self.draws, generator))
+        drawn = with_random_columns(problem, self.draws, self.seed, again=previous is not None)
         return self.inner.build(
             drawn, weights, layout, outputs=outputs, previous=previous, cuts=cuts
         )
-
-
-@dataclass(frozen=True)
-class SignedColumns:
-    """A likelihood whose Hessian is seen through random columns; else it is the inner one."""
-
-    inner: Likelihood
-    draws: int
-    generator: torch.Generator
-
-    def sampled_columns(self, outputs: Tensor) -> Iterator[Tensor]:
-        """Columns ``R e / √draws``, each in the shape of the outputs, for all pixels at once."""
-        root = self.inner.hessian_root(outputs.detach())  # n pixels c r
-        for _ in range(self.draws):
-            signs = torch.randint(
-                2, (*root.shape[:-2], root.shape[-1], 1), generator=self.generator
-            ).to(root)
-            column = (root @ (2 * signs - 1)).squeeze(-1) / self.draws**0.5
-            yield column.movedim(-1, 1)
-
-    def log_prob(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
-        """Of the inner likelihood."""
-        return self.inner.log_prob(outputs, targets)
-
-    def hessian(self, outputs: Tensor) -> Float[Tensor, "n *pixels c c"]:
-        """Of the inner likelihood, exact."""
-        return self.inner.hessian(outputs)
-
-    def hessian_root(self, outputs: Tensor) -> Float[Tensor, "n *pixels c r"]:
-        """Of the inner likelihood, exact."""
-        return self.inner.hessian_root(outputs)
-
-    def mean(self, outputs: Tensor) -> Tensor:
-        """Of the inner likelihood."""
-        return self.inner.mean(outputs)
-
-    def noise_variance(self, outputs: Tensor) -> Tensor | None:
-        """Of the inner likelihood."""
-        return self.inner.noise_variance(outputs)
-
-    def check(self, outputs: Tensor, targets: Tensor) -> None:
-        """As the inner likelihood does."""
-        self.inner.check(outputs, targets)
 
 
 def plain(curvature: Curvature) -> Curvature:

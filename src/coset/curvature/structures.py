@@ -8,12 +8,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from coset.bayes.problem import Problem
+from coset.curvature.columns import column_count
 from coset.curvature.measure import (
     UNCUT,
     Cuts,
     Measured,
     blocks_of,
-    column_count,
     gradient_rows,
     recordings,
     squares,

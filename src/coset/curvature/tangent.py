@@ -17,7 +17,7 @@ from torch import Tensor
 from coset.bayes.likelihood import Likelihood
 from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
-from coset.curvature.jacobian import Jacobian
+from coset.curvature.jacobian import DIRECT, Jacobian
 from coset.curvature.outputs import has_gradients, through_root
 from coset.errors import CosetError
 from coset.linalg import (
@@ -36,9 +36,6 @@ from coset.weights.layout import Layout
 Form = Literal["full", "simple"]
 Mean = Literal["tangent", "network", "newton"]
 Precision = float | Tensor | Mapping[str, float | Tensor] | GaussianPrior
-
-_DIRECT = 1 << 32
-"""Multiplications that a direct Newton step may take; beyond, conjugate gradients."""
 
 _ENOUGH = 1e-4
 """Share of a step's length that may be left open: what it costs is of second order."""
@@ -262,7 +259,7 @@ class Tangent:
     def is_small(self) -> bool:
         """Whether linear algebra with the whole Jacobian is quick."""
         matrix = self.jacobian.matrix
-        return matrix is not None and min(self.jacobian.shape) * matrix.numel() <= _DIRECT
+        return matrix is not None and min(self.jacobian.shape) * matrix.numel() <= DIRECT
 
     def exact_curvature(self, outputs: Tensor | None = None) -> LinearOperator:
         """``Jᵀ B J`` with ``B`` at some outputs or the network's own, in double precision."""

@@ -274,6 +274,7 @@ def _untuned(problem: Problem, weights: Weights, part: _Part) -> Gaussian:
     report = FitReport(
         log_evidence=fit - penalty - float(spectrum.half_logdet(precision)),
         diagnostics={"effective_weights": float(spectrum.effective(precision).sum())},
+        warnings=measured.notes,
     )
     with torch.set_grad_enabled(each.requires_grad):
         return part.gaussian(weights, measured, each, 1.0, report)
@@ -301,7 +302,7 @@ def _tuned(
         prior=part.prior(problem, flat),
         log_evidence=tuned.log_evidence,
         diagnostics=tuned.diagnostics,
-        warnings=tuned.warnings,
+        warnings=(*tuned.warnings, *tuned.curvature.notes),
     )
     posterior = part.gaussian(weights, tuned.curvature, flat, tuned.noise_precision, report)
     return posterior, tangent

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from coset.bayes.likelihood import GaussianNoise, Likelihood
 from coset.bayes.multivariate import MultivariateNoise
+from coset.curvature.columns import unit_columns
 from coset.curvature.maps import Pair
-from coset.curvature.measure import unit_columns
 from coset.errors import CosetError
 from coset.linalg import Kronecker, RowBlocks
 from coset.linalg.cholesky import cholesky

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.curvature.capture import Recorded, record
+from coset.curvature.columns import unit_columns
 from coset.curvature.correction import in_cache, same_right, turned_products
 from coset.curvature.maps import Pair, outer
 from coset.curvature.measure import (
@@ -21,7 +22,6 @@ from coset.curvature.measure import (
     gradient_rows,
     has_order,
     rows_by_example,
-    unit_columns,
 )
 from coset.linalg import BlockDiagonal, Diagonal, Embedded, Kronecker, LinearOperator, RowBlocks
 from coset.posterior.chunks import count_rows, split_rows

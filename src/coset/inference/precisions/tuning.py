@@ -9,8 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.likelihood import GaussianNoise
+from coset.curvature.columns import column_count
 from coset.curvature.kfac import KFAC
-from coset.curvature.measure import Curvature, Cuts, Measured, column_count
+from coset.curvature.measure import Curvature, Cuts, Measured
 from coset.curvature.sampled import MonteCarloFisher
 from coset.curvature.subspace import Span, approach
 from coset.curvature.tangent import Form, Point, Tangent
