@@ -68,7 +68,8 @@ def read_attention(watch: Watch, function: Any, *args: Any, **named: Any) -> Any
     a = given.arguments
     extra = ("bias_k", "bias_v", "static_k", "static_v")
     random = a["training"] and a["dropout_p"] > 0
-    odd = a["query"].dim() != 3 or random or a["add_zero_attn"]
+    apart = any(a[k].dim() != 3 or watch.axis(a[k]) != 1 for k in ("query", "key", "value"))
+    odd = apart or random or a["add_zero_attn"]
     parts = None if odd or any(a[k] is not None for k in extra) else _projected(watch, a)
     if parts is None:
         return None

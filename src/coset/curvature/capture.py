@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from coset.curvature.direct import meet
+from coset.curvature.examples import probe
 from coset.curvature.maps import LinearMap, Pair
 from coset.curvature.readers import READERS
 from coset.curvature.watch import Watch
@@ -97,14 +98,14 @@ def record(
         separate: Weights that are not to share a block with their bias.
     """
     watch, outputs = _watched_run(network, weights, layout, inputs, separate)
-    if watch.doubtful and watch.rows > 1:
-        # as many positions as examples: one example alone tells which axis is which
-        told = _watched_run(network, weights, layout, _first(inputs), separate)[0].axes
-        if told != watch.axes:
-            watch, outputs = _watched_run(network, weights, layout, inputs, separate, told)
+    if not watch.in_step:  # what a network makes in its first call is there in the second
+        watch, outputs = _watched_run(network, weights, layout, inputs, separate)
+    reached = _nodes_behind(outputs)
     uses: dict[tuple[str, ...], list[LinearMap]] = {}
     edges: dict[tuple[str, ...], list[GradientEdge]] = {}
     for use, edge in watch.found:
+        if edge.node not in reached:
+            continue  # a branch that ends nowhere
         uses.setdefault(use.names, []).append(use)
         edges.setdefault(use.names, []).append(edge)
     clash = _clashing(uses)
@@ -117,34 +118,41 @@ def record(
 
 
 def _watched_run(
-    network: Network,
-    weights: Weights,
-    layout: Layout,
-    inputs: Inputs,
-    separate: frozenset[str],
-    told: Sequence[int | None] = (),
+    network: Network, weights: Weights, layout: Layout, inputs: Inputs, separate: frozenset[str]
 ) -> tuple[Watch, Tensor]:
     plain = {name: tensor.detach() for name, tensor in weights.items()}
     watched = {name: plain[name] for name in layout.names}
-    rows = len(inputs if isinstance(inputs, Tensor) else inputs[0])
-    watch = Watch(watched, plain.values(), rows, separate, READERS, meet, told)
+    other = probe(network, plain, inputs)
+    watch = Watch(watched, plain.values(), other, separate, READERS, meet)
     with torch.enable_grad(), watch:
         return watch, network.apply(plain, inputs)
 
 
-def _first(inputs: Inputs) -> Inputs:
-    return inputs[:1] if isinstance(inputs, Tensor) else tuple(part[:1] for part in inputs)
+def _nodes_behind(outputs: Tensor) -> set[Node]:
+    """All nodes of the graph that a gradient of the outputs reaches."""
+    found: set[Node] = set()
+    waiting = [outputs.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            waiting += [following for following, _ in node.next_functions]
+    return found
 
 
 def _of_two_kinds(
     uses: Mapping[tuple[str, ...], Sequence[LinearMap]], weights: Weights
 ) -> dict[str, str]:
-    """Weights that are used in two ways, as blocks of different shapes."""
+    """Weights that are used in two ways: in two places of a block, or as blocks of two layouts."""
     found: dict[str, str] = {}
     for names, maps in uses.items():
-        if len(maps) > 1:
-            shapes = {use.join([weights[name] for name in names]).shape for use in maps}
-            found.update({name: "two kinds of layers" for name in names if len(shapes) > 1})
+        twice = len({*names}) < len(names)
+        if len(maps) == 1 and not twice:
+            continue
+        index = [torch.arange(weights[name].numel()).view(weights[name].shape) for name in names]
+        first, *others = (use.join(index) for use in maps)
+        if twice or not all(torch.equal(first, other) for other in others):
+            found.update({name: "two kinds of layers" for name in names})
     return found
 
 

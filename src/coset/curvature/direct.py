@@ -28,14 +28,15 @@ _BROADCASTING = {
 
 _PRODUCTS = {"matmul", "__matmul__", "mm"}
 
-_COPYING = {"expand", "expand_as", "repeat", "tile", "broadcast_to"}
+_COPYING = {"expand", "expand_as", "repeat", "tile", "broadcast_to", "repeat_interleave"}
 
 
 def meet(watch: Watch, function: Any, *args: Any, **given: Any) -> Any:
     """Runs a function that reads parameters in a way of its own; ``None`` where it is not known."""
     label = getattr(function, "__name__", "")
     tensors = [value for value in (*args, *given.values()) if isinstance(value, Tensor)]
-    if not any(watch.is_data(tensor) for tensor in tensors):
+    shaped = label == "expand_as" and watch.origin(args[1]) is None  # no values of the data
+    if shaped or not any(watch.is_data(tensor) for tensor in tensors):
         return _without_data(watch, function, label, args, given)
     if any(watch.origin(value) is not None for value in given.values()):
         return None
@@ -63,14 +64,20 @@ def _without_data(
     if isinstance(result, (tuple, list)) and any(isinstance(part, Tensor) for part in result):
         parts = [_part(make, k) for k in range(len(result))]
         made = zip(result, parts, strict=True)
-        return type(result)(watch.remember(part, Origin(origin.name, f)) for part, f in made)
+        return type(result)(_remembered(watch, part, Origin(origin.name, f)) for part, f in made)
     if not isinstance(result, Tensor) or result is args[place]:
-        return result
-    if not result.is_floating_point():
-        return result  # a comparison: no gradient goes through
-    if label in _COPYING and _one_an_example(watch, args[place], result):
-        return watch.note(result, [_map(watch, origin, args[place])])
-    return watch.remember(result, Origin(origin.name, make))
+        return result  # what is written in place is known by its version
+    axis = _axis_of_copies(watch, function, args[place], result) if label in _COPYING else None
+    if axis is None:
+        return _remembered(watch, result, Origin(origin.name, make))
+    single = Origin(origin.name, lambda parameter: make(parameter).select(axis, 0))
+    return watch.note(result, [_map(watch, single, axis)])
+
+
+def _remembered(watch: Watch, result: Tensor, origin: Origin) -> Tensor:
+    """A tensor with its origin, unless it is a comparison, which no gradient goes through."""
+    real = result.is_floating_point() or result.is_complex()
+    return watch.remember(result, origin) if real else result
 
 
 def _part(make: Callable[[Tensor], Any], number: int) -> Callable[[Tensor], Tensor]:
@@ -81,11 +88,11 @@ def _part(make: Callable[[Tensor], Any], number: int) -> Callable[[Tensor], Tens
     return part
 
 
-def _one_an_example(watch: Watch, source: Tensor, copies: Tensor) -> bool:
-    """Whether a tensor was copied once for each example."""
-    same = source.shape if source.dim() < copies.dim() else source.shape[1:]
-    alone = source.dim() < copies.dim() or source.shape[0] == 1
-    return alone and copies.shape[1:] == same and watch.fits(copies)
+def _axis_of_copies(watch: Watch, function: Any, source: Tensor, copies: Tensor) -> int | None:
+    """The axis along which a tensor was copied once for each example."""
+    axis = watch.axis_of_result(function, copies)
+    before = -1 if axis is None else axis - copies.dim() + source.dim()
+    return axis if before < 0 or source.shape[before] == 1 else None
 
 
 def _side_by_side(watch: Watch, function: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
@@ -93,67 +100,53 @@ def _side_by_side(watch: Watch, function: Any, args: tuple[Any, ...], given: dic
     tensors = [value for value in args if isinstance(value, Tensor)]
     most = max(tensor.dim() for tensor in tensors)
     data = [t for t in tensors if watch.origin(t) is None and watch.is_data(t)]
-    axes = {watch.axis(tensor) for tensor in data if tensor.dim() == most}
-    if len(axes) != 1 or any(tensor.dim() != most for tensor in data):
-        return None
-    if axes == {1}:
-        turned = [_turned(watch, value, most) for value in args]
-        found = _side_by_side(watch, function, tuple(turned), given)
-        return None if found is None else found.transpose(0, 1)
-    if axes != {0}:
+    axes = {watch.axis(tensor) for tensor in data}
+    changed = args[0] if getattr(function, "__name__", "").endswith("_") else None
+    (axis,) = axes if len(axes) == 1 else (None,)
+    if axis is None or any(t.dim() != most for t in data) or watch.origin(changed) is not None:
         return None
     values = []
     for value in args:
         origin = watch.origin(value)
-        copied = value if origin is None else copy_for(watch, origin, value, most)
+        copied = value if origin is None else copy_for(watch, origin, value, most, axis)
         if copied is None:
             return None
         values.append(copied)
     return function(*values, **given)
 
 
-def _turned(watch: Watch, value: Any, most: int) -> Any:
-    """A tensor with the examples of sequences in front."""
-    if not isinstance(value, Tensor) or value.dim() < most:
-        return value
-    turned, origin = value.transpose(0, 1), watch.origin(value)
-    if origin is None:
-        return turned
+def copy_for(watch: Watch, origin: Origin, made: Tensor, most: int, axis: int = 0) -> Tensor | None:
+    """One copy an example, along an axis, of a tensor that meets data of so many axes."""
+    single = made.reshape(*[1] * (most - made.dim()), *made.shape)
+    if single.shape[axis] != 1:
+        return None  # something else than the examples lies there
+    shape = *single.shape[:axis], *single.shape[axis + 1 :]
     before = origin.make
-    return watch.remember(
-        turned,
-        Origin(origin.name, lambda p: (p if before is None else before(p)).transpose(0, 1)),
-    )
+
+    def make(parameter: Tensor) -> Tensor:
+        return (parameter if before is None else before(parameter)).reshape(shape)
+
+    copies = single.expand(*shape[:axis], watch.rows, *shape[axis:])
+    return watch.note(copies, [_map(watch, Origin(origin.name, make), axis)])
 
 
-def copy_for(watch: Watch, origin: Origin, made: Tensor, most: int) -> Tensor | None:
-    """One copy an example of a tensor that meets data of so many axes."""
-    if made.dim() == most and made.shape[0] != 1:
-        return None  # something else than the examples lies along the first axis
-    lead = most - made.dim()
-    shape = (*[1] * (lead - 1), *made.shape) if lead else made.shape[1:]
-    copies = made.reshape(1, *shape).expand(watch.rows, *shape)
-    return watch.note(copies, [_map(watch, origin, made)])
-
-
-def _map(watch: Watch, origin: Origin, made: Tensor) -> LinearMap:
-    """A parameter as weights on the constant one."""
+def _map(watch: Watch, origin: Origin, axis: int) -> LinearMap:
+    """A parameter as weights on the constant one; the examples' copies lie along an axis."""
     parameter = watch.watched[origin.name].detach()
     blocks, width = _block(parameter.shape)
-    kept: dict[int, Tensor] = {}
+    kept: dict[str, Tensor] = {}
 
     def left(gradient: Tensor) -> Tensor:
-        each = gradient.reshape(len(gradient), *made.shape)
+        each = gradient.movedim(axis, 0)
         if origin.make is not None:
             pull = vjp(origin.make, parameter)[1]
             each = vmap(lambda one: pull(one)[0])(each)
         return each.reshape(len(each), blocks, 1, width)
 
     def right(gradient: Tensor) -> Tensor:  # the same for every output, so made once
-        rows = len(gradient)
-        if rows not in kept:
-            kept[rows] = gradient.new_ones(rows, blocks, 1, 1)
-        return kept[rows]
+        if "rows" not in kept:
+            kept["rows"] = parameter.new_ones(watch.rows, blocks, 1, 1)
+        return kept["rows"]
 
     return LinearMap(
         (origin.name,), left, right, lambda tensors: tensors[0].reshape(blocks, width, 1)

@@ -16,9 +16,9 @@ from torch.autograd import Function
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from coset.curvature.examples import view_or_copy
 from coset.curvature.patches import channels_last, per_axis
 from coset.curvature.products import differentiable
-from coset.curvature.watch import view_or_copy
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
 from coset.weights.network import Inputs, Network

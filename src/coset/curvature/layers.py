@@ -15,17 +15,17 @@ from coset.errors import CosetError
 
 
 def _of_sequences(reader: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
-    """Examples may lie along the second axis of sequences: they are turned, and turned back."""
+    """Examples may lie behind sequences: they are brought to the front, and back."""
 
     @wraps(reader)
     def read(watch: Watch, function: Any, input: Tensor, *args: Any, **given: Any) -> Tensor | None:
         axis = watch.axis(input)
-        if axis is None:
-            return None
+        if axis is None or (input.is_floating_point() and axis == input.dim() - 1):
+            return None  # the last axis is that of the features
         if axis == 0:
             return reader(watch, function, input, *args, **given)
-        outputs = reader(watch, function, input.transpose(0, 1), *args, **given)
-        return None if outputs is None else outputs.transpose(0, 1)
+        outputs = reader(watch, function, input.movedim(axis, 0), *args, **given)
+        return None if outputs is None else outputs.movedim(0, axis)
 
     return read
 
@@ -120,7 +120,7 @@ def read_batch_norm(
     offset = -centre * scale if bias is None else bias.reshape(shape) - centre * scale
     plain = input.detach()
     names = watch.name_of(weight), watch.name_of(bias)
-    found = normalised(names, lambda: (plain - centre) * size, _channels)
+    found = normalised(names, lambda: (plain - centre) * size, _channels, joint=watch.joint(names))
     # one product forwards and one backwards, in place of five
     return watch.note(torch.addcmul(offset, input, scale), found)
 
@@ -165,7 +165,8 @@ def _norm(
     outputs = outputs if bias is None else outputs + bias.reshape(shape)
     names = watch.name_of(weight), watch.name_of(bias)
     plain = standard.detach()
-    return watch.note(outputs, normalised(names, lambda: plain, _channels))
+    found = normalised(names, lambda: plain, _channels, joint=watch.joint(names))
+    return watch.note(outputs, found)
 
 
 def _channels(x: Tensor) -> Tensor:
@@ -185,7 +186,7 @@ def read_layer_norm(
 ) -> Tensor | None:
     """Scale and shift of a layer norm."""
     if input.dim() == len(normalized_shape):
-        return None
+        return None  # the examples themselves are normalised
     extra = () if function is functional.rms_norm else (None,)
     standard = function(input, normalized_shape, None, *extra, eps)
     outputs = standard if weight is None else standard * weight
@@ -197,7 +198,8 @@ def read_layer_norm(
         return x.flatten(x.dim() - axes).reshape(len(x), -1, x[0].numel() // _rows(x, axes)).mT
 
     plain = standard.detach()
-    return watch.note(outputs, normalised(names, lambda: plain, channel))
+    found = normalised(names, lambda: plain, channel, joint=watch.joint(names))
+    return watch.note(outputs, found)
 
 
 def _rows(x: Tensor, axes: int) -> int:

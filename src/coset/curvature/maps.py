@@ -129,14 +129,20 @@ def normalised(
     names: tuple[str | None, str | None],
     standard: Callable[[], Tensor],
     channel: Callable[[Tensor], Tensor],
+    *,
+    joint: bool,
 ) -> list[LinearMap]:
-    """``y = γ x̂ + β`` for each channel: one block of two weights a channel.
+    """``y = γ x̂ + β`` for each channel: one block of two weights a channel, or two of one.
 
     Args:
         names: Of ``γ`` and ``β``.
         standard: Gives the standardised inputs ``x̂``.
         channel: Brings a tensor to the axes ``n channels positions``.
+        joint: Whether they share a block.
     """
+    if not joint and None not in names:
+        alone = (names[0], None), (None, names[1])
+        return [use for one in alone for use in normalised(one, standard, channel, joint=True)]
     kept = tuple(name for name in names if name is not None)
     found: dict[str, Tensor] = {}
 

@@ -118,6 +118,9 @@ def read_recurrent(
     packed = isinstance(states, Tensor) and not states.is_floating_point()
     if packed or (training and dropout) or watch.axis(input) != 1 - batch_first:
         return None
+    begin = states if isinstance(states, (tuple, list)) else (states,)
+    if any(watch.axis(state) != 1 for state in begin):
+        return None
     directions, each = 1 + bidirectional, 4 if has_biases else 2
     if len(weights) != layers * directions * each:
         return None  # with projections of the hidden values
@@ -125,7 +128,7 @@ def read_recurrent(
         lambda rows, weight, bias: read_linear(watch, functional.linear, rows, weight, bias),
         STEPS[function],
         input if batch_first else input.transpose(0, 1),
-        states if isinstance(states, (tuple, list)) else (states,),
+        begin,
         [weights[k : k + each] for k in range(0, len(weights), each)],
         directions,
     )

@@ -1,13 +1,15 @@
 """Sees every function that a network calls, and which of them read weights."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
+from coset.curvature.examples import Probe, tensors_in, view_or_copy
 from coset.curvature.maps import LinearMap
 from coset.vocabulary import Weights
 
@@ -35,32 +37,30 @@ class Watch(TorchFunctionMode):
     Args:
         watched: The tensors.
         constants: Other tensors of the network, which do not depend on the examples either.
-        rows: The number of examples.
+        probe: Tells which axis is that of the examples.
         separate: Weights that are not to share a block with their bias.
         readers: What is known of functions that read weights themselves.
         otherwise: Tried for all other functions.
-        told: Which axis is that of the examples, question by question, where two could be.
     """
 
     def __init__(
         self,
         watched: Weights,
         constants: Iterable[Tensor],
-        rows: int,
+        probe: Probe,
         separate: frozenset[str],
         readers: Mapping[Any, Reader],
         otherwise: Reader,
-        told: Sequence[int | None] = (),
     ) -> None:
         super().__init__()
-        self.watched, self.rows = watched, rows
+        self.watched, self.rows = watched, probe.rows
+        self._probe, self._calls = probe, 0
+        self._axes: dict[int, int | None] = {}
         self._origins = {id(tensor): Origin(name) for name, tensor in watched.items()}
         self._constants = {id(tensor) for tensor in constants}
         self._made: list[Tensor] = []  # kept alive, for their identity is their name
+        self._versions = {id(tensor): tensor._version for tensor in watched.values()}
         self._separate, self._readers, self._otherwise = separate, readers, otherwise
-        self._told = told
-        self.axes: list[int | None] = []
-        self.doubtful = False
         self.found: list[tuple[LinearMap, GradientEdge]] = []
         self.foreign: dict[str, str] = {}
 
@@ -72,31 +72,47 @@ class Watch(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Runs the function, and notes what it read."""
-        given = kwargs or {}
-        touched = self._touched([*args, *given.values()])
+        result = self._run(function, args, kwargs or {})
+        self._calls += bool(tensors_in([result]))
+        return result
+
+    def _run(self, function: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        tensors = tensors_in([*args, *given.values()])
+        touched = [t for t in tensors if id(t) in self._origins]
         if not touched:
             return view_or_copy(function, args, given)
-        result = self._read(function, args, given, touched)
+        whole = torch.is_grad_enabled() and all(map(self._is_unchanged, touched))
+        self._axes = self._probe.given(self._calls, function, tensors)
+        result = self._read(function, args, given, touched) if whole else None
         if result is not None:
             return result
         result = function(*args, **given)
-        if isinstance(result, Tensor) or (
-            isinstance(result, (tuple, list)) and any(isinstance(part, Tensor) for part in result)
-        ):
-            label = getattr(function, "__name__", str(function))
-            self.foreign.update({origin.name: label for origin in touched})
+        written = result is None and getattr(function, "__name__", "") != "__get__"
+        if written or tensors_in([result]):
+            self._refuse(function, touched)
         return result
 
     def _read(
-        self, function: Any, args: tuple[Any, ...], given: dict[str, Any], touched: list[Origin]
+        self, function: Any, args: tuple[Any, ...], given: dict[str, Any], touched: list[Tensor]
     ) -> Any:
         """What a reader makes of a function, if one knows it."""
-        reader = self._readers.get(function)
-        if reader is not None and all(origin.make is None for origin in touched):
+        reader, before = self._readers.get(function), len(self.found)
+        if reader is not None and all(self.name_of(t) is not None for t in touched):
             result = reader(self, function, *args, **given)
             if result is not None:
+                noted = {name for use, _ in self.found[before:] for name in use.names}
+                self._refuse(function, [t for t in touched if self.name_of(t) not in noted])
                 return result
         return self._otherwise(self, function, *args, **given)
+
+    def _refuse(self, function: Any, touched: Iterable[Tensor]) -> None:
+        label = getattr(function, "__name__", str(function))
+        self.foreign.update({self._origins[id(t)].name: label for t in touched})
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the run and the probe made as many calls."""
+        return self._calls == len(self._probe.calls)
 
     # -- what readers ask ------------------------------------------------------------------------
 
@@ -124,16 +140,14 @@ class Watch(TorchFunctionMode):
         return not {name for name in names if name is not None} & self._separate
 
     def axis(self, tensor: Tensor) -> int | None:
-        """The axis of the examples: the first, or the second of sequences; ``None``: neither."""
-        index = not tensor.is_floating_point()
-        second = tensor.dim() > 2 or (index and tensor.dim() == 2)
-        fitting = [k for k in (0, 1)[: 1 + second] if self.rows == (*tensor.shape, -1, -1)[k]]
-        guess = fitting[0] if fitting else None
-        if len(fitting) == 2 or (fitting and index and tensor.dim() == 1):
-            self.doubtful = True  # as many positions as examples
-            guess = self._told[len(self.axes)] if len(self.axes) < len(self._told) else guess
-        self.axes.append(guess)
-        return guess
+        """The axis of the examples; what readers make themselves has the examples in front."""
+        if id(tensor) in self._axes:
+            return self._axes[id(tensor)]
+        return 0 if tensor.dim() > 0 and len(tensor) == self.rows else None
+
+    def axis_of_result(self, function: Any, result: Tensor) -> int | None:
+        """The axis of the examples in what the call that is being read returns."""
+        return self._probe.returned(self._calls, function, result)
 
     def fits(self, tensor: Tensor) -> bool:
         """Whether the first axis is that of the examples."""
@@ -154,32 +168,9 @@ class Watch(TorchFunctionMode):
         """Remembers how a tensor was made."""
         self._made.append(tensor)
         self._origins[id(tensor)] = origin
+        self._versions[id(tensor)] = tensor._version
         return tensor
 
-    def _touched(self, values: Iterable[Any]) -> list[Origin]:
-        found = []
-        for value in values:
-            if isinstance(value, Tensor):
-                origin = self._origins.get(id(value))
-                if origin is not None:
-                    found.append(origin)
-            elif isinstance(value, (tuple, list)):
-                found += self._touched(value)
-        return found
-
-
-_VIEWS: dict[Any, Callable[..., Tensor]] = {
-    Tensor.view: Tensor.reshape,
-    Tensor.view_as: Tensor.reshape_as,
-}
-"""Methods that insist on an order of the entries in memory, and those that copy where needed."""
-
-
-def view_or_copy(function: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-    """Calls a function; a view becomes a copy where convolutions have put the channels last."""
-    if function not in _VIEWS:
-        return function(*args, **given)
-    try:
-        return function(*args, **given)
-    except RuntimeError:
-        return _VIEWS[function](*args, **given)
+    def _is_unchanged(self, tensor: Tensor) -> bool:
+        """Whether nothing was written into the memory of a tensor since it was made."""
+        return tensor._version == self._versions[id(tensor)]

@@ -1,0 +1,141 @@
+"""Which axis of a tensor is that of the examples: the one that changes with their number.
+
+A size alone does not tell: there may be as many positions, windows or heads as examples.  So the
+network runs a second time with two examples, and what it calls is compared call by call.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from coset.vocabulary import Weights
+from coset.weights.network import Inputs, Network
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function, and the shapes of what it was given and of what it returned."""
+
+    function: Any
+    given: Shapes
+    returned: Shapes
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A run with another number of examples.
+
+    Attributes:
+        rows: The number of examples of the run that is watched.
+        others: The number of examples of this run.
+        calls: What the network called for tensors, in order.
+    """
+
+    rows: int
+    others: int
+    calls: Sequence[Call]
+
+    def given(self, number: int, function: Any, tensors: Sequence[Tensor]) -> dict[int, int | None]:
+        """The axis of the examples in each tensor of a call, by the tensor's identity."""
+        call = self._call(number, function)
+        if call is None or len(call.given) != len(tensors):
+            return {id(tensor): None for tensor in tensors}
+        pairs = zip(tensors, call.given, strict=True)
+        return {id(tensor): self._changing(tensor.shape, shape) for tensor, shape in pairs}
+
+    def returned(self, number: int, function: Any, result: Tensor) -> int | None:
+        """The axis of the examples in the tensor that a call returned."""
+        call = self._call(number, function)
+        if call is None or len(call.returned) != 1:
+            return None
+        return self._changing(result.shape, call.returned[0])
+
+    def _call(self, number: int, function: Any) -> Call | None:
+        call = self.calls[number] if number < len(self.calls) else None
+        return call if call is not None and call.function == function else None
+
+    def _changing(self, here: Sequence[int], there: Sequence[int]) -> int | None:
+        """The one axis along which two shapes differ as the numbers of examples do.
+
+        >>> Probe(5, 2, ())._changing((5, 5, 3), (5, 2, 3))
+        1
+        """
+        if len(here) != len(there):
+            return None
+        sizes = [(k, pair) for k, pair in enumerate(zip(here, there, strict=True))]
+        differing = [(k, pair) for k, pair in sizes if pair[0] != pair[1]]
+        alone = len(differing) == 1 and differing[0][1] == (self.rows, self.others)
+        return differing[0][0] if alone else None
+
+
+def probe(network: Network, weights: Weights, inputs: Inputs) -> Probe:
+    """Runs the network with the first example twice, or three times where there are two."""
+    parts = inputs if isinstance(inputs, tuple) else (inputs,)
+    rows = len(parts[0])
+    others = 3 if rows == 2 else 2
+    few = tuple(part[:1].expand(others, *part.shape[1:]).clone() for part in parts)
+    listener = _Listener()
+    with torch.enable_grad(), listener:  # as in the run that is watched; nothing requires any
+        network.apply(weights, few if isinstance(inputs, tuple) else few[0])
+    return Probe(rows, others, listener.calls)
+
+
+class _Listener(TorchFunctionMode):
+    """Writes down every call that returns tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        given = kwargs or {}
+        before = _shapes([*args, *given.values()])
+        result = view_or_copy(function, args, given)
+        after = _shapes([result])
+        if after:
+            self.calls.append(Call(function, before, after))
+        return result
+
+
+def _shapes(values: Iterable[Any]) -> Shapes:
+    return tuple(tuple(tensor.shape) for tensor in tensors_in(values))
+
+
+def tensors_in(values: Iterable[Any]) -> list[Tensor]:
+    """All tensors among values, in lists and tuples too."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            found += tensors_in(value)
+    return found
+
+
+_VIEWS: dict[Any, Callable[..., Tensor]] = {
+    Tensor.view: Tensor.reshape,
+    Tensor.view_as: Tensor.reshape_as,
+}
+"""Methods that insist on an order of the entries in memory, and those that copy where needed."""
+
+
+def view_or_copy(function: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+    """Calls a function; a view becomes a copy where convolutions have put the channels last."""
+    if function not in _VIEWS:
+        return function(*args, **given)
+    try:
+        return function(*args, **given)
+    except RuntimeError:
+        return _VIEWS[function](*args, **given)
