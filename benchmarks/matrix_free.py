@@ -6,7 +6,10 @@ updates of one precision, conjugate gradients over all the images of the fit.  P
 seconds of each iteration and step, peak memory, what was found, and the same for one round with 16
 samples.  COSET_DATA names a folder with (a part of) CIFAR-10.
 
-    python benchmarks/matrix_free.py [resnet18] [resnet50] [sixteen] [number of images]
+    python benchmarks/matrix_free.py [mlp] [resnet18] [resnet50] [sixteen] [number of images]
+
+``mlp`` compares curvatures and solvers on MNIST: MLP 784-64-64-10, 300 images, 16 samples, one
+precision for all weights, five updates.
 """
 
 import sys
@@ -19,6 +22,7 @@ from timing import chosen, peak_memory_of
 from torch import Tensor, nn
 
 from coset import (
+    KFAC,
     ByEvidence,
     Categorical,
     ConjugateGradients,
@@ -26,10 +30,11 @@ from coset import (
     Laplace,
     MatrixFree,
     Predictor,
+    StochasticDescent,
     fit,
 )
-from coset.data import cifar10
-from coset.models import resnet18, resnet50
+from coset.data import cifar10, mnist
+from coset.models import mlp, resnet18, resnet50
 
 MEMORY = 24 << 30
 TRAINED = 320  # images that a network sees before, of which the fit takes the first
@@ -125,7 +130,45 @@ def run(case: Case) -> None:
     )
 
 
+def compare_solvers(rows: int = 300, tested: int = 1000) -> None:
+    """The same posterior by different means."""
+    data = mnist()
+    images = [part.flatten(1) for part in (data.train_inputs[:rows], data.test_inputs[:tested])]
+    mean, std = images[0].mean(), images[0].std()
+    inputs, new = ((part - mean) / std for part in images)
+    targets, labels = data.train_targets[:rows], data.test_targets[:tested]
+    module = trained(
+        Case("MLP", lambda: mlp(784, (64, 64), 10), rows, 16, 5, 0, 200), inputs, targets
+    )
+
+    def loss(chances: Tensor) -> float:
+        return float(-chances[torch.arange(tested), labels].clamp_min(1e-12).log().mean())
+
+    print(f"MLP 784-64-64-10 by itself: test NLL {loss(module(new).detach().softmax(1)):.3f}")
+    for name, curvature in {
+        "KFAC": KFAC(),
+        "by KFAC": MatrixFree(16, ConjugateGradients(KFAC())),
+        "by the diagonal": MatrixFree(16, ConjugateGradients(DiagonalOnly())),
+        "by descent": MatrixFree(16, StochasticDescent(epochs=20, batch=100)),
+    }.items():
+        begun = time.process_time()
+        method = Laplace(curvature, tuning=ByEvidence(groups="single", steps=5))
+        found = fit(module, (inputs, targets), method=method)
+        taken, report = time.process_time() - begun, found.posterior.report.diagnostics
+        shown = ("effective_weights", "effective_weights_error", "median_precision", "residual")
+        print(
+            f"  {name}: {taken:.1f} s, test NLL {loss(found(new).mean):.3f}, "
+            + ", ".join(f"{key} {report[key]:.3g}" for key in shown if key in report),
+            flush=True,
+        )
+
+
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     numbers = [int(word) for word in sys.argv[1:] if word.isdigit()]
-    for name in chosen(list(CASES), [word for word in sys.argv[1:] if not word.isdigit()]):
-        run(replace(CASES[name], images=numbers[0]) if numbers else CASES[name])
+    words = [word for word in sys.argv[1:] if not word.isdigit()]
+    for name in chosen(["mlp", *CASES], words):
+        if name == "mlp":
+            compare_solvers()
+        else:
+            run(replace(CASES[name], images=numbers[0]) if numbers else CASES[name])

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.curvature.matrix_free import ConjugateGradients, LanczosQuadrature, StochasticDescent
+from coset.curvature.subspace import Span, approach
 from coset.curvature.tangent import Mean, Point, Tangent
 from coset.errors import CosetError
 from coset.inference.matrix_free.model import Model
@@ -20,7 +21,7 @@ from coset.inference.matrix_free.solving import (
     by_descent,
 )
 from coset.inference.matrix_free.state import Descent, Record, State, number
-from coset.linalg import FromFunctions
+from coset.linalg import FromFunctions, LinearOperator
 from coset.linalg.iterative import Iterate
 from coset.linalg.lanczos import Estimate, stochastic_logdet
 from coset.vocabulary import Progress
@@ -28,8 +29,8 @@ from coset.vocabulary import Progress
 _SPAN, _JUMP = 1e8, 100.0
 """How far a precision may go from its start in all, and in one update."""
 
-_NEWTON_STEPS = 100
-"""Newton steps to the mode at most."""
+_DIRECTIONS = 500
+"""Directions in which the mode is sought at most."""
 
 
 @dataclass(frozen=True)
@@ -102,21 +103,28 @@ class Loop:
             return state  # it finds the mode beside the samples, with the curvature at the last one
         self._say(state, "mode")
         rough = rough or rough_curvature(self.solver, self.model, state.curved)
-        tangent = self.model.at(float(state.noise))
-        newton = self.mean == "newton"
-        found = tangent.find_mode(
-            self.model.flat(state.precision),
-            self.model.form,
-            start=self.model.network_point() if newton else _point(state),
-            preconditioner=self._near(state, rough).inverse,
-            tolerance=max(self.solver.tolerance**2, 1e-14),
-            # short inner runs: what the next step promises to gain decides whether there is one
-            steps=1 if newton else _NEWTON_STEPS,
-            iterations=self.solver.iterations if newton else _inner(self.solver.tolerance),
-        )
+        found = self._mode(state, self._near(state, rough).inverse)
         if self.mean != "network":
             state = replace(state, mode=found.flat, outputs=found.outputs)
         return replace(state, curved=found.outputs) if self.refresh else state
+
+    def _mode(self, state: State, near: LinearOperator) -> Point:
+        tangent, flat = self.model.at(float(state.noise)), self.model.flat(state.precision)
+        assert isinstance(self.solver, ConjugateGradients)
+        if self.mean == "newton":
+            return tangent.find_mode(
+                flat,
+                self.model.form,
+                start=self.model.network_point(),
+                preconditioner=near,
+                steps=1,
+                iterations=self.solver.iterations,
+            )
+        tolerance = max(self.solver.tolerance**2, 1e-14)
+        span = Span.at(_point(state))
+        return approach(
+            tangent, flat, span, near, tolerance=tolerance, directions=_DIRECTIONS
+        ).point
 
     def _with_samples(self, state: State, rough: Rough) -> tuple[State, Solved, Near]:
         near = self._near(state, rough)
@@ -235,11 +243,6 @@ def first_state(
         number(0),
         work,
     )
-
-
-def _inner(tolerance: float) -> int:
-    """Iterations of conjugate gradients in each Newton step: four a digit."""
-    return max(4, math.ceil(-4 * math.log10(min(tolerance, 1.0))))
 
 
 def _point(state: State) -> Point:
