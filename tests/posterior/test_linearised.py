@@ -174,6 +174,25 @@ def test_it_agrees_with_draws_of_a_linear_network(generator):
     assert ((drawn.variance - exact.variance).abs() < 0.06 * exact.variance).all()
 
 
+@pytest.mark.parametrize("recipe", [KFAC(), DiagonalOnly(), Full()], ids=repr)
+def test_covariances_from_samples(recipe, generator):
+    """Pixels too; 2,000 samples, six standard errors: by chance once in some millions of seeds."""
+    module = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Tanh(), nn.Conv2d(3, 2, 3, padding=1)).eval()
+    inputs = torch.randn(3, 1, 5, 5)
+    problem = problem_of(module, inputs)
+    posterior = posterior_of(problem, recipe)
+    exact, drawn = (
+        rule(posterior, problem.network, Categorical(), inputs, generator=generator)
+        for rule in (RULE, Linearised(samples=2000))
+    )
+    assert exact.covariance.shape == drawn.covariance.shape == (3, 2, 2, 3, 3)
+    sizes = exact.variance.sqrt()
+    errors = (sizes.unsqueeze(1) * sizes.unsqueeze(2)) * (2 / 2000) ** 0.5
+    assert float(((drawn.covariance - exact.covariance).abs() / errors).max()) < 6
+    with pytest.raises(CosetError, match="samples"):
+        Linearised(samples=0)
+
+
 def test_sampled_links_give_members(generator):
     module, inputs = build("mlp", 5)
     problem = problem_of(module, inputs)

@@ -48,10 +48,15 @@ class Span:
         return Span(base, *empty, flat.new_zeros(0))
 
     @property
+    def outputs(self) -> Tensor:
+        """Those of the tangent model where the search is."""
+        moved = (self.place @ self.changes).reshape(self.base.outputs.shape)
+        return self.base.outputs + moved
+
+    @property
     def point(self) -> Point:
         """Where the search is."""
-        moved = (self.place @ self.changes).reshape(self.base.outputs.shape)
-        return Point(self.base.flat + self.place @ self.directions, self.base.outputs + moved)
+        return Point(self.base.flat + self.place @ self.directions, self.outputs)
 
     def with_direction(self, direction: Tensor, change: Tensor) -> "Span":
         """One direction more; where there are too many, the point becomes the base."""
@@ -88,7 +93,8 @@ def approach(
         tolerance: The search ends when a direction gained less than this share of the log-joint.
         directions: New ones at most.
     """
-    span, value = _lowest(tangent, precision, span)
+    penalty = _Penalty.on(span, precision)
+    span, value = _lowest(tangent, penalty, span)
     for _ in range(directions):
         gradient = tangent.gradient(span.point, precision)
         ahead = near.matmat(gradient.unsqueeze(1)).squeeze(1)
@@ -103,44 +109,75 @@ def approach(
             break
         direction = ahead / size**0.5  # of length one to the preconditioner, whatever the units
         wider = span.with_direction(direction, tangent.jacobian @ direction)
-        span, fresh = _lowest(tangent, precision, wider)
+        penalty = penalty.widened(wider, precision)
+        span, fresh = _lowest(tangent, penalty, wider)
         gain, value = value - fresh, fresh
         if gain <= tolerance * (1 + abs(value)):
             break
     return span
 
 
-def _lowest(tangent: Tangent, precision: Float[Tensor, " p"], span: Span) -> tuple[Span, float]:
+@dataclass(frozen=True)
+class _Penalty:
+    """``½ |θ|²_Λ`` as a function of the place on a span, without the weights.
+
+    Attributes:
+        base: At the base of the span.
+        tilt: Its slope there, along each direction.
+        curve: Its curvature.
+    """
+
+    base: float
+    tilt: Float[Tensor, " k"]
+    curve: Float[Tensor, "k k"]
+
+    @staticmethod
+    def on(span: Span, precision: Float[Tensor, " p"]) -> "_Penalty":
+        flat = span.base.flat
+        weighed = precision * flat
+        rows = [span.directions @ (precision * row) for row in span.directions]
+        return _Penalty(
+            float((weighed * flat).sum(dtype=torch.float64)) / 2,
+            span.directions @ weighed,
+            torch.stack(rows) if rows else flat.new_zeros(0, 0),
+        )
+
+    def widened(self, span: Span, precision: Float[Tensor, " p"]) -> "_Penalty":
+        """After one direction more: only that is multiplied, unless older ones were given up."""
+        if len(span.place) != len(self.tilt) + 1:
+            return _Penalty.on(span, precision)
+        weighed = precision * span.directions[-1]
+        row = span.directions @ weighed
+        curve = torch.cat([torch.cat([self.curve, row[:-1, None]], 1), row[None]])
+        return _Penalty(self.base, torch.cat([self.tilt, (span.base.flat @ weighed)[None]]), curve)
+
+    def at(self, place: Float[Tensor, " k"]) -> float:
+        return self.base + float(place.double() @ (self.tilt + self.curve @ place / 2).double())
+
+
+def _lowest(tangent: Tangent, penalty: _Penalty, span: Span) -> tuple[Span, float]:
     """The minimum over the span by Newton's method, and the negative log-joint there."""
-    value = _cost(tangent, precision, span)
-    if not len(span.place):
-        return span, value
-    own = (span.directions * precision) @ span.directions.mT
-    tilt = span.directions @ (precision * span.base.flat)
-    for _ in range(20):
-        outputs = span.point.outputs
-        slope = span.changes @ tangent.slope(outputs).flatten() + own @ span.place + tilt
+    place, outputs = span.place, span.outputs
+    value = penalty.at(place) - float(tangent.log_likelihood(outputs.double()))
+    for _ in range(20 if len(place) else 0):
+        slope = span.changes @ tangent.slope(outputs).flatten() + penalty.curve @ place
         rows = through_root(tangent.root(outputs), span.changes.mT, outputs, transpose=True)
-        step = _newton((rows.mT @ rows + own).double(), slope.double()).to(span.place)
+        curve = (rows.mT @ rows + penalty.curve).double()
+        step = _newton(curve, (slope + penalty.tilt).double()).to(place)
         length = 1.0
         while length > 1e-3:
-            moved = replace(span, place=span.place - length * step)
-            fresh = _cost(tangent, precision, moved)
+            moved = replace(span, place=place - length * step)
+            outputs = moved.outputs
+            fresh = penalty.at(moved.place) - float(tangent.log_likelihood(outputs.double()))
             if fresh <= value:
                 break
             length /= 2
         if not fresh < value:
             break
-        gain, span, value = value - fresh, moved, fresh
+        gain, span, place, value = value - fresh, moved, moved.place, fresh
         if gain <= 1e-6 * (1 + abs(value)):
             break
     return span, value
-
-
-def _cost(tangent: Tangent, precision: Float[Tensor, " p"], span: Span) -> float:
-    point = span.point
-    fit = float(tangent.log_likelihood(point.outputs.double()))
-    return float((precision * point.flat.square()).sum(dtype=torch.float64)) / 2 - fit
 
 
 def _newton(curvature: Float[Tensor, "k k"], slope: Float[Tensor, " k"]) -> Float[Tensor, " k"]:

@@ -19,6 +19,7 @@ from coset.posterior.joint import JointPredictions, joint_moments
 from coset.posterior.links import Link, Probit
 from coset.posterior.output_moments import OutputDeviations, output_moments
 from coset.posterior.predict import Predictions
+from coset.posterior.tangent_samples import sampled_around
 from coset.weights.network import Inputs, Network
 
 
@@ -33,9 +34,18 @@ class Linearised:
     Attributes:
         link: :class:`Probit`, :class:`TopDifference`, :class:`SampledSoftmax` or
             :class:`LaplaceBridge`.
+        samples: ``None``: the exact ``S``, one backward pass an output and chunk of inputs.  A
+            number: ``S`` from so many samples of the weights, one forward-mode product each for
+            all outputs together, which is what pictures need; standard deviations then have a
+            relative standard error of ``1 / √(2 samples)``.
     """
 
     link: Link = field(default_factory=Probit)
+    samples: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.samples is not None and self.samples < 1:
+            raise CosetError(f"got {self.samples} samples", "needed at least one, or None")
 
     def __call__(
         self,
@@ -49,7 +59,10 @@ class Linearised:
         """Predictions for the inputs."""
         if isinstance(posterior, Mixture):
             return self._mixture(posterior, network, likelihood, inputs, generator)
-        mean, covariance = output_moments(_gaussian(posterior), network, inputs)
+        gaussian = _gaussian(posterior)
+        if self.samples is not None and isinstance(gaussian, Gaussian):
+            gaussian = sampled_around(gaussian, self.samples, generator=generator)
+        mean, covariance = output_moments(gaussian, network, inputs)
         return predict_from_moments(mean, covariance, likelihood, self.link, generator)
 
     def joint(

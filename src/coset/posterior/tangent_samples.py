@@ -14,6 +14,7 @@ from torch import Tensor
 from coset.curvature.products import Linearisation
 from coset.posterior.chunks import count_rows, split_rows
 from coset.posterior.families import FitReport, Samples
+from coset.posterior.gaussian import Gaussian
 from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
@@ -117,3 +118,20 @@ class TangentSamples:
         """Mean and covariance of the outputs of the linearised network; of each pixel by itself."""
         outputs, changes = self.output_deviations(network, inputs)
         return outputs, torch.einsum("mnc...,mnd...->ncd...", changes, changes) / len(changes)
+
+
+def sampled_around(
+    posterior: Gaussian, samples: int, *, generator: torch.Generator
+) -> TangentSamples:
+    """So many samples of a Gaussian, as deviations from its mean.
+
+    >>> from coset.linalg import Diagonal
+    >>> known = Gaussian({"w": torch.ones(1)}, Diagonal(torch.zeros(1)))
+    >>> sampled_around(known, 2, generator=torch.Generator()).deviations["w"].flatten()
+    tensor([0., 0.])
+    """
+    drawn = posterior.sample(samples, generator=generator)
+    deviations = {name: drawn[name] - mean for name, mean in posterior.mean.items()}
+    return TangentSamples(
+        posterior.mean, deviations, posterior.report, posterior.names, posterior.fixed
+    )
