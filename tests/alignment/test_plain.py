@@ -8,9 +8,9 @@ from torch import nn
 
 from coset import discover, models, weights_of
 from coset.alignment.ascent import Ascent
-from coset.alignment.axes import axes_of
 from coset.alignment.plain import PlainAscent
 from coset.alignment.plans import make_plans
+from coset.alignment.whole_axes import axes_of
 
 
 def residual():
@@ -70,7 +70,7 @@ def test_gains_stay_right_when_few_units_move(problem, generator):
         order = torch.arange(size)
         order[:2] = torch.tensor([1, 0])
         ascent.reorder(name, order)
-    updated = dict(ascent._totals)
+    updated = {name: ascent._gains(name, ()) for name in ascent._totals}
     for name, totals in updated.items():
         del ascent._totals[name]
         ascent._taken[name].clear()

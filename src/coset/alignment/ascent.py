@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from coset.alignment.assignment import Matrix
+from coset.alignment.checks import finite_product
 from coset.alignment.gains import Allowed, GainTable
 from coset.alignment.plans import (
     MOST_SIGNS,
@@ -69,6 +70,11 @@ class Ascent:
             float(torch.dot(self.to[name].view(-1), self.aligned[name].view(-1)))
             for name in sorted(self._matched)
         )
+
+    def finite(self) -> bool:
+        """Whether what is not compared is finite too, in both: the objective tells the rest."""
+        rest = [name for name in self.aligned if name not in self._matched]
+        return finite_product(self.to, self.aligned, rest)
 
     def anchored_start(self) -> None:
         """Solves every factor once, from what is already known to fit.

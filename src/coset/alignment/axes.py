@@ -4,18 +4,15 @@ Perceptrons, convolutional and residual networks are of this kind; heads, groups
 and norms over whole layers are not, and are matched by the general :class:`Ascent`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 
 import numpy as np
 
 from coset.alignment.assignment import Indices
-from coset.alignment.plans import Plan, lone_signs, make_plans, matched_tensors, most_anchored
-from coset.alignment.strips import Strip
-from coset.symmetry.elements import Site
-from coset.symmetry.group import SymmetryGroup
+from coset.alignment.plans import Plan, most_anchored
+from coset.alignment.strips import Packing, Strip
 
 
 @dataclass(frozen=True)
@@ -103,6 +100,16 @@ class Axes:
         return {name: np.arange(plan.factor.size) for name, plan in self.plans.items()}
 
     @cached_property
+    def vectors(self) -> Packing:
+        """How the vectors of a network are packed."""
+        return Packing.of(self.strips, {name: len(own) for name, own in self.places.items()})
+
+    @cached_property
+    def tables(self) -> Packing:
+        """How the scales of an element are packed."""
+        return Packing.of(self.scales, {name: len(own) for name, own in self.places.items()})
+
+    @cached_property
     def compared(self) -> Mapping[str, tuple[tuple[str, int], ...]]:
         """For each tensor that terms compare these terms: factor and number."""
         found: dict[str, list[tuple[str, int]]] = {}
@@ -121,6 +128,17 @@ class Axes:
     def most(self) -> int:
         """The most terms that compare one tensor."""
         return max(map(len, self.compared.values()), default=1)
+
+    @cached_property
+    def once(self) -> Mapping[str, int]:
+        """For each tensor that terms compare a one."""
+        return dict.fromkeys(self.compared, 1)
+
+    @cached_property
+    def less(self) -> Mapping[str, int]:
+        """How many terms fewer than the most compare a tensor, where it is any."""
+        fewer = {name: self.most - len(readers) for name, readers in self.compared.items()}
+        return {name: count for name, count in fewer.items() if count}
 
     @cached_property
     def touched(self) -> Mapping[str, tuple[Touched, ...]]:
@@ -180,117 +198,3 @@ class Axes:
             order.append((name, tuple(found[best])))
             solved.add(name)
         return tuple(order)
-
-
-def axes_of(group: SymmetryGroup) -> Axes | None:
-    """The layout of a group, or ``None`` if some factor moves something else than whole axes."""
-    return group.remembered("axes to match", lambda: _axes_of(group))
-
-
-def _axes_of(group: SymmetryGroup) -> Axes | None:
-    plans = make_plans(group)
-    if lone_signs(group) or group.aliases:
-        return None
-    if any(p.copies > 1 or p.children or p.curved or p.factor.within for p in plans.values()):
-        return None
-    sites = [site for factor in group.permutations for site in factor.sites]
-    sites += [site for factor in group.scalings for site in factor.sites]
-    if any(site.block or site.parents or len(site.digits) > 1 for site in sites):
-        return None
-    views = _views(group, sites)
-    moved = {tensor: _moved(group, tensor, view) for tensor, view in views.items()}
-    if any(axes is None for axes in moved.values()):
-        return None
-    known = {tensor: axes for tensor, axes in moved.items() if axes is not None}
-    return _laid_out(group, views, known)
-
-
-def _laid_out(
-    group: SymmetryGroup,
-    views: Mapping[str, tuple[int, ...]],
-    moved: Mapping[str, tuple[Axis, ...]],
-) -> Axes:
-    """Everything in its place: signs in slots, vectors in strips, the rest in terms."""
-    plans, matched = make_plans(group), matched_tensors(group)
-    along = {
-        name: [(t, a) for t, axes in moved.items() for a in axes if a.factor == name]
-        for name in plans
-    }
-    signs = {
-        name: tuple(dict.fromkeys(a.sign for t, a in own if a.sign and t in matched))
-        for name, own in along.items()
-    }
-    vectors = {n for n, v in views.items() if len(v) == len(group.shapes[n]) == 1}
-
-    def slot(factor: str, sign: str | None) -> int:
-        known = signs[factor]
-        return known.index(sign) if sign in known else len(known)
-
-    slots = {n: [(t, a, slot(n, a.sign)) for t, a in own] for n, own in along.items()}
-    strips, scales, terms = {}, {}, {}
-    for name, own in slots.items():
-        depth = max((k for t, _, k in own if t in matched), default=-1) + 1
-        rows = {t: k for t, _, k in own if t in vectors}
-        strips[name] = Strip.of(rows, matched, depth)
-        tables = {s.name: slot(name, s.name) for s in group.scalings if s.along == name}
-        scales[name] = Strip.of(tables, frozenset(), depth)
-        terms[name] = tuple(
-            _term(t, axis, k, views[t], moved[t])
-            for t, axis, k in own
-            if t in matched and t not in vectors
-        )
-    return Axes(views, moved, signs, strips, scales, terms, plans)
-
-
-def _views(group: SymmetryGroup, sites: Iterable[Site]) -> dict[str, tuple[int, ...]]:
-    found: dict[str, tuple[int, ...]] = {}
-    for site in sites:
-        if len(site.view) > len(found.get(site.tensor, ())):
-            found[site.tensor] = site.view
-    return found
-
-
-def _moved(group: SymmetryGroup, tensor: str, view: tuple[int, ...]) -> tuple[Axis, ...] | None:
-    """The axes that factors move, in order; ``None`` if they are no axes of the view."""
-    signs: dict[int | None, str] = {}
-    for scaling in group.scalings:
-        for site in scaling.sites:
-            if scaling.domain != "positive" and site.tensor == tensor and site.power % 2:
-                place = _place(site, view)
-                if place in signs:
-                    return None  # two signs meet
-                signs[place] = scaling.name
-    axes: list[Axis] = []
-    for factor in group.permutations:
-        for site in factor.sites:
-            if site.tensor == tensor:
-                place = _place(site, view)
-                if place is None or any(axis.place == place for axis in axes):
-                    return None
-                axes.append(Axis(place, factor.name, signs.pop(place, None)))
-    return None if signs else tuple(sorted(axes, key=lambda axis: axis.place))
-
-
-def _place(site: Site, view: Sequence[int]) -> int | None:
-    """Where the digit of a site is among the axes of a view of the same tensor."""
-    (digit,) = site.digits
-    size, stride = site.view[digit], prod(site.view[digit + 1 :])
-    for place, length in enumerate(view):
-        if (length, prod(view[place + 1 :])) == (size, stride):
-            return place
-    return None
-
-
-def _term(
-    tensor: str, own: Axis, slot: int, view: tuple[int, ...], axes: Sequence[Axis]
-) -> AxisTerm:
-    units, middle = view[own.place], 0 < own.place < len(view) - 1
-    return AxisTerm(
-        tensor,
-        own,
-        slot,
-        frozenset(axis.factor for axis in axes if axis is not own),
-        prod(view) // units,
-        (*(d for d in range(len(view)) if d != own.place), own.place) if middle else (),
-        (-1, units) if own.place else (units, -1),
-    )

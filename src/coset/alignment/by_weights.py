@@ -6,16 +6,15 @@ from math import isfinite
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
 
 from coset.alignment.ascent import Ascent
-from coset.alignment.axes import axes_of
 from coset.alignment.checks import MOVED, TO, check_finite
 from coset.alignment.plain import PlainAscent
 from coset.alignment.plans import acted_on, counts, make_plans
 from coset.alignment.result import member_of
 from coset.alignment.scales import fit_scales, spread, stretching, with_scales
 from coset.alignment.ties import settle_ties
+from coset.alignment.whole_axes import axes_of
 from coset.errors import CosetError
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
@@ -83,7 +82,7 @@ class ByWeights:
 
     @property
     def looks_first(self) -> bool:
-        """Whether weights that are not finite are refused by ``solve`` itself.
+        """Whether what is acted on and is not finite is refused by ``solve`` itself.
 
         Its first objective, of the weights as they are given, tells in passing.
         """
@@ -131,7 +130,7 @@ def begin(
 ) -> Ascent | PlainAscent:
     """An ascent from weights that an element has led to: the lean one where it will do."""
     axes = axes_of(group)
-    if axes is None or any(w.device.type != "cpu" for w in aligned.values()):
+    if axes is None or not all(w.is_cpu for w in aligned.values()):
         return Ascent(group, make_plans(group), to, aligned, element)
     return PlainAscent(group, axes, to, aligned, element)
 
@@ -219,7 +218,7 @@ def ascend(
     names = sorted(plans, key=lambda name: len(plans[name].terms))
     best = begin(group, target, source, identity)
     floor = best.objective() if by.anchored else -torch.inf
-    if by.anchored and not isfinite(floor):
+    if by.anchored and not (isfinite(floor) and best.finite()):
         check_finite(target, target, TO)
         check_finite(source, source, MOVED)
     if by.anchored:
@@ -250,9 +249,11 @@ def _working(group: SymmetryGroup, weights: Weights, to: Weights) -> tuple[Weigh
     kinds = {given[name].dtype for given in (weights, to) for name in names}
     kind = torch.float64 if torch.float64 in kinds else torch.float32
 
-    def ready(tensor: Tensor) -> Tensor:
-        if tensor.dtype == kind and tensor.is_contiguous() and not tensor.requires_grad:
-            return tensor
-        return tensor.detach().to(kind).contiguous()
+    def prepared(given: Weights) -> Weights:
+        own = {name: given[name] for name in names}
+        ready = all(t.is_contiguous() and not t.requires_grad for t in own.values())
+        if ready and kinds == {kind}:
+            return own
+        return {name: tensor.detach().to(kind).contiguous() for name, tensor in own.items()}
 
-    return {n: ready(weights[n]) for n in names}, {n: ready(to[n]) for n in names}
+    return prepared(weights), prepared(to)

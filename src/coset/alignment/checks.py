@@ -43,17 +43,8 @@ def check_weights(group: SymmetryGroup, weights: Weights, what: str) -> int:
 
 def check_shapes(group: SymmetryGroup, weights: Weights, what: str) -> int:
     """Refuses missing tensors, unknown ones and other shapes; the number of member axes."""
-    missing = [name for name in group.shapes if name not in weights]
-    others = [n for n in weights if n not in group.shapes and n not in group.aliases]
-    unknown = [name for name in others if weights[name].is_floating_point()]
-    if missing or unknown:
-        listed = [f"no {name!r}" for name in missing] + [f"unknown {name!r}" for name in unknown]
-        more = " …" if len(listed) > 4 else ""
-        raise CosetError(
-            f"got {what} with {', '.join(listed[:4])}{more}",
-            f"needed the {len(group.shapes)} tensors of the network the group belongs to",
-            "match networks of one architecture",
-        )
+    if weights.keys() != group.shapes.keys():
+        _check_names(group, weights, what)
     check_floating(weights, group.shapes, what)
     if all(weights[name].shape == shape for name, shape in group.shapes.items()):
         return 0
@@ -68,6 +59,21 @@ def check_shapes(group: SymmetryGroup, weights: Weights, what: str) -> int:
                 "match networks of one architecture",
             )
     return lead
+
+
+def _check_names(group: SymmetryGroup, weights: Weights, what: str) -> None:
+    """Refuses missing tensors and unknown ones."""
+    missing = [name for name in group.shapes if name not in weights]
+    others = [n for n in weights if n not in group.shapes and n not in group.aliases]
+    unknown = [name for name in others if weights[name].is_floating_point()]
+    if missing or unknown:
+        listed = [f"no {name!r}" for name in missing] + [f"unknown {name!r}" for name in unknown]
+        more = " …" if len(listed) > 4 else ""
+        raise CosetError(
+            f"got {what} with {', '.join(listed[:4])}{more}",
+            f"needed the {len(group.shapes)} tensors of the network the group belongs to",
+            "match networks of one architecture",
+        )
 
 
 def check_floating(weights: Weights, names: Iterable[str], what: str) -> None:

@@ -15,7 +15,7 @@ from coset.alignment.gaussians import (
     moved_deviations,
     solve_gaussians,
 )
-from coset.alignment.plans import compared_tensors, counts, matched_tensors
+from coset.alignment.plans import acted_on, counts, matched_tensors
 from coset.alignment.result import Match
 from coset.errors import CosetError
 from coset.symmetry.elements import Element
@@ -77,7 +77,7 @@ def match(
     target, source = as_matched(to, TO), as_matched(weights, MOVED)
     many, stacked = (_check_fit(group, g, w) for g, w in ((target, TO), (source, MOVED)))
     looked_at = isinstance(by, ByWeights) and by.looks_first and not many and not stacked
-    _check_finite(group, target, source, compared_tensors(group) if looked_at else frozenset())
+    _check_finite(group, target, source, acted_on(group) if looked_at else frozenset())
     stack = source if stacked and isinstance(source, dict) else None
     if many and isinstance(target, dict):
         target = Marginals.of(target)
@@ -128,7 +128,7 @@ def _check_finite(
         group: The symmetries.
         to: What is matched to.
         weights: What is moved.
-        later: What will be looked at when two networks are compared.
+        later: What will be looked at when the two are compared.
     """
     both = [given for given in (to, weights) if isinstance(given, dict)]
     names = [name for name in group.shapes if name not in later or len(both) < 2]
@@ -142,9 +142,9 @@ def _check_finite(
 def moved_by(group: SymmetryGroup, outcome: Outcome, weights: Weights) -> Weights:
     """The weights after the element, from working copies where these have the same type."""
     moved = None if outcome.aligned is None or group.aliases else outcome.aligned()
-    if moved is None or any(moved[n].dtype != weights[n].dtype for n in moved):
+    if moved is None or any(tensor.dtype != weights[n].dtype for n, tensor in moved.items()):
         return group.act(outcome.element, weights)
-    return {n: w if (w := moved.get(n)) is not None else t.clone() for n, t in weights.items()}
+    return {n: moved[n] if n in moved else tensor.clone() for n, tensor in weights.items()}
 
 
 def _each(

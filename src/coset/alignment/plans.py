@@ -179,16 +179,6 @@ def matched_tensors(group: SymmetryGroup) -> frozenset[str]:
     return group.remembered("tensors to match", lambda: frozenset(filter(counts, acted_on(group))))
 
 
-def compared_tensors(group: SymmetryGroup) -> frozenset[str]:
-    """Those of them that permutations move, and whose units are therefore compared."""
-
-    def make() -> frozenset[str]:
-        sites = (site for factor in group.permutations for site in factor.sites)
-        return matched_tensors(group) & {site.tensor for site in sites}
-
-    return group.remembered("tensors to compare", make)
-
-
 def counts(tensor: str) -> bool:
     """Whether a tensor that is acted on counts in the objective.
 

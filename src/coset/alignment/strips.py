@@ -4,7 +4,7 @@ Biases, the numbers of norms and running statistics are most of a network's tens
 numbers: one call for all rows of a factor costs what one call for each would cost many times over.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from coset.alignment.assignment import Indices, Matrix
-from coset.vocabulary import Weights
 
 _WIDE = 512
 """Units from which torch multiplies so few rows faster than numpy."""
@@ -59,24 +58,50 @@ class Strip:
         return parts
 
 
-def packed(strips: Mapping[str, Strip], weights: Weights) -> dict[str, Matrix]:
-    """For each factor its vectors as the rows of a matrix: one copy, cut into views."""
-    vectors = [weights[name] for strip in strips.values() for name in strip.names]
-    if not vectors:
-        return {}
-    flat: Matrix = torch.cat(vectors).numpy()
-    found, end = {}, 0
-    for factor, strip in strips.items():
-        if strip.names:
+@dataclass(frozen=True)
+class Packing:
+    """Where the vectors along all factors lie in one long vector.
+
+    Attributes:
+        names: The vectors, in order.
+        sizes: How long they are.
+        parts: For each factor with vectors where its part begins and ends, and how many there are.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    parts: Mapping[str, tuple[int, int, int]]
+
+    @staticmethod
+    def of(strips: Mapping[str, Strip], units: Mapping[str, int]) -> "Packing":
+        """The strips of all factors, one after the other."""
+        parts, end = {}, 0
+        for factor, strip in strips.items():
             begin, rows = end, len(strip.names)
-            end += rows * len(weights[strip.names[0]])
-            found[factor] = flat[begin:end].reshape(rows, -1)
-    return found
+            end += rows * units[factor]
+            if rows:
+                parts[factor] = (begin, end, rows)
+        names = tuple(name for strip in strips.values() for name in strip.names)
+        sizes = tuple(units[f] for f, strip in strips.items() for _ in strip.names)
+        return Packing(names, sizes, parts)
 
+    def pack(self, weights: Mapping[str, Tensor]) -> Matrix:
+        """A copy of all vectors, end to end."""
+        vectors = [weights[name] for name in self.names]
+        flat: Matrix = torch.cat(vectors).numpy() if vectors else np.empty(0)
+        return flat
 
-def unpacked(strip: Strip, rows: Matrix) -> Iterable[tuple[str, Tensor]]:
-    """The vectors by their names: views of one copy, each with its own part of it."""
-    return zip(strip.names, torch.from_numpy(rows).unbind(0), strict=True)
+    def rows(self, flat: Matrix) -> dict[str, Matrix]:
+        """For each factor its vectors as the rows of a matrix: views."""
+        return {
+            factor: flat[begin:end].reshape(rows, -1)
+            for factor, (begin, end, rows) in self.parts.items()
+        }
+
+    def unpack(self, flat: Matrix) -> dict[str, Tensor]:
+        """The vectors by their names: views, each of its own part."""
+        parts = torch.from_numpy(flat).split(list(self.sizes))
+        return dict(zip(self.names, parts, strict=True))
 
 
 def products(strip: Strip, left: Matrix, right: Matrix) -> Matrix:
