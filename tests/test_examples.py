@@ -12,6 +12,7 @@ TINY = {
     "uncertainty_in_three_lines": {"points": 60, "members": 2, "epochs": 3},
     "ensemble_on_digits": {"members": 2, "epochs": 2},
     "error_bars_by_method": {"points": 12, "epochs": 2, "draws": 20, "path": os.devnull},
+    "forecast_with_error_bars": {"length": 80, "steps": 5},
     "inspect_a_network": {"width": 4},
     "laplace_in_three_lines": {"points": 30, "steps": 50},
     "noisy_regression": {"points": 60, "members": 2, "epochs": 3},
