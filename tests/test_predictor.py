@@ -78,6 +78,13 @@ def test_data_may_come_as_a_loader(data):
     torch.testing.assert_close(a, b)
 
 
+def test_inputs_may_be_arrays(data):
+    predictor = fit(module(), data)
+    inputs = data[0][:4]
+    assert torch.equal(predictor(inputs.numpy()).mean, predictor(inputs).mean)
+    assert torch.equal(predictor.joint(inputs.numpy()).mean, predictor.joint(inputs).mean)
+
+
 def test_training_may_begin_from_given_weights(data):
     given = module()
     still = MaximumAPosteriori(SGD(1e-12), epochs=1)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from coset.bayes.batches import Data, as_batches
+from coset.bayes.batches import Data, as_batches, as_tensor
 from coset.bayes.likelihood import Categorical, Likelihood
 from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
@@ -83,11 +83,12 @@ class Predictor:
         """Predictions for the inputs.
 
         Args:
-            inputs: A tensor with the data along its first axis, or a tuple of such tensors.
+            inputs: A tensor or array with the data along its first axis, or a tuple of such.
             rule: Another rule than the predictor's own.
             generator: Where draws come from.  ``None``: a fresh one of seed 0, so that equal calls
                 give equal predictions.
         """
+        inputs = _tensors(inputs)
         try:
             return (rule or self.rule)(
                 self.posterior, self.network, self.likelihood, inputs, generator=_seeded(generator)
@@ -100,9 +101,9 @@ class Predictor:
         """The joint distribution of the outputs at all inputs, for Gaussian posteriors.
 
         Args:
-            inputs: A tensor with the data along its first axis, or a tuple of such tensors.
+            inputs: A tensor or array with the data along its first axis, or a tuple of such.
         """
-        return Linearised().joint(self.posterior, self.network, self.likelihood, inputs)
+        return Linearised().joint(self.posterior, self.network, self.likelihood, _tensors(inputs))
 
     @property
     def log_evidence(self) -> float | None:
@@ -154,6 +155,14 @@ class Predictor:
         covered = set(self.posterior.layout.names)
         own = self.network.weights
         return {f"network.{name}": own[name] for name in own if name not in covered}
+
+
+def _tensors(inputs: Inputs) -> Inputs:
+    """Inputs with arrays as tensors."""
+    if isinstance(inputs, tuple):
+        return tuple(as_tensor(part) for part in inputs)
+    found: Tensor = as_tensor(inputs)
+    return found
 
 
 def fit(

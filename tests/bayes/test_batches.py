@@ -28,6 +28,11 @@ def upside_down(rows):
 
 FORMS = {
     "arrays": lambda: (INPUTS.numpy(), TARGETS.numpy()),
+    "arrays turned round": lambda: (INPUTS.flip(0).numpy()[::-1], TARGETS.numpy()),
+    "arrays of other bytes": lambda: (
+        INPUTS.numpy().astype(INPUTS.numpy().dtype.newbyteorder(">")),
+        TARGETS.numpy().astype("uint16"),
+    ),
     "pair": lambda: (INPUTS, TARGETS),
     "list": lambda: [INPUTS, TARGETS],
     "tensor set": lambda: TensorDataset(INPUTS, TARGETS),
@@ -78,6 +83,8 @@ BAD = {
     "different lengths": (INPUTS, TARGETS[:3]),
     "three parts": (INPUTS, TARGETS, TARGETS),
     "no tensors": ([1, 2], [3, 4]),
+    "words": (INPUTS.numpy(), TARGETS.numpy().astype(str)),
+    "objects": (INPUTS.numpy().astype(object), TARGETS.numpy()),
     "no axis": (torch.tensor(1.0), torch.tensor(1)),
     "nothing in it": (INPUTS[:0], TARGETS[:0]),
     "empty tensor set": TensorDataset(INPUTS[:0], TARGETS[:0]),

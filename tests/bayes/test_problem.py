@@ -79,9 +79,13 @@ class Returning(nn.Module):
         return self.pack(self.layer(x))
 
 
-@pytest.mark.parametrize("pack", [lambda x: (x, x), lambda x: {"logits": x}, lambda x: [x]])
-def test_outputs_that_are_no_tensor_are_named(pack):
-    with pytest.raises(CosetError, match=r"returns (tuple|dict|list).*wrap it"):
+@pytest.mark.parametrize(
+    "pack",
+    [lambda x: (x, x), lambda x: {"logits": x}, lambda x: [x], torch.sum, lambda x: x[:1]],
+    ids=["tuple", "dict", "list", "a number", "one row"],
+)
+def test_outputs_that_are_no_rows_of_a_tensor_are_named(pack):
+    with pytest.raises(CosetError, match=r"returns (tuple|dict|list|shape).*wrap it"):
         Problem.of(Returning(pack), (torch.randn(4, 3), torch.arange(4) % 2))
 
 

@@ -182,6 +182,15 @@ def test_cumulative_batch_norm_is_refused():
         functionalise(nn.BatchNorm1d(3, momentum=None))
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated")
+@pytest.mark.parametrize(
+    "make", [lambda: nn.utils.weight_norm(nn.Linear(2, 1)), lambda: nn.LazyLinear(2)]
+)
+def test_modules_that_cannot_be_copied_are_named(make):
+    with pytest.raises(CosetError, match="cannot be copied"):
+        functionalise(make())
+
+
 def test_several_inputs_go_in_as_a_tuple():
     network = functionalise(nn.Bilinear(2, 3, 1))
     inputs = torch.randn(4, 2), torch.randn(4, 3)

@@ -125,6 +125,26 @@ def as_batches(data: Data, *, batch_size: int = 256) -> Batches:
     )
 
 
+def as_tensor(part: Any) -> Any:
+    """A NumPy array as a tensor, in the same memory where torch can read it; else what was given.
+
+    >>> as_tensor(np.arange(3, dtype=">u2")[::-1]).tolist()
+    [2, 1, 0]
+    """
+    if not isinstance(part, np.ndarray):
+        return part
+    wide = part.dtype.kind == "u" and part.dtype.itemsize > 1  # torch computes little with them
+    kind = np.dtype(np.int64) if wide else part.dtype.newbyteorder("=")
+    try:
+        return torch.from_numpy(np.asarray(part, dtype=kind, order="C"))
+    except TypeError as error:
+        raise CosetError(
+            f"got an array of type {part.dtype}",
+            "needed numbers of a type that torch has",
+            "convert it with array.astype(…); number the classes from zero",
+        ) from error
+
+
 def _from_loader(loader: "DataLoader[Any]", batch_size: int) -> Batches:
     size = loader.batch_size or batch_size
     if isinstance(loader.dataset, IterableDataset):
@@ -153,7 +173,7 @@ def _checked(batches: FromDataset) -> Batches:
 
 
 def _pair(data: Sequence[Any]) -> tuple[Tensor, Tensor]:
-    parts = [torch.from_numpy(p) if isinstance(p, np.ndarray) else p for p in data]
+    parts = [as_tensor(part) for part in data]
     if len(parts) != 2 or not all(isinstance(part, Tensor) for part in parts):
         raise CosetError(
             f"got {len(parts)} parts: {', '.join(type(part).__name__ for part in parts)}",

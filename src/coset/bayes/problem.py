@@ -77,8 +77,9 @@ class Problem:
             self.likelihood.check(outputs.expand(len(targets), *outputs.shape[1:]), targets)
 
     def _first_outputs(self, inputs: Tensor) -> Tensor:
+        few = inputs[:2]
         try:
-            outputs: object = self.network.apply(self.network.weights, inputs[:2])
+            outputs: object = self.network.apply(self.network.weights, few)
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             reason = str(error).partition("\n")[0]
             raise CosetError(
@@ -87,10 +88,13 @@ class Problem:
                 "needed one example a row, in the shape and type that its first layer takes",
                 self._advice(inputs),
             ) from error
-        if isinstance(outputs, Tensor):
+        if isinstance(outputs, Tensor) and outputs.shape[:1] == few.shape[:1]:
             return outputs[:1]
+        kind = type(outputs).__name__
+        if isinstance(outputs, Tensor):
+            kind = f"shape {tuple(outputs.shape)} for {len(few)} examples"
         raise CosetError(
-            f"got a network that returns {type(outputs).__name__}",
+            f"got a network that returns {kind}",
             "needed one tensor of outputs, one row an example",
             "wrap it in a module whose forward returns that tensor, such as its logits",
         )

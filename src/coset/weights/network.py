@@ -111,8 +111,7 @@ def functionalise(module: nn.Module) -> Network:
     [[0.0], [0.0], [0.0]]
     """
     module = unwrapped(module)
-    evaluating = copy.deepcopy(module).eval().requires_grad_(False)
-    training = copy.deepcopy(module).train().requires_grad_(False)
+    evaluating, training = _fixed_copy(module).eval(), _fixed_copy(module).train()
     _forget_batch_counts(training)
     weights = weights_of(evaluating)
     layout = Layout.of(weights, [name for name, _ in module.named_parameters()])
@@ -135,6 +134,20 @@ def functionalise(module: nn.Module) -> Network:
         return weights_of(_reset(copy.deepcopy(evaluating), generator))
 
     return Network(apply, apply_training, weights, layout, initialise, evaluating)
+
+
+def _fixed_copy(module: nn.Module) -> nn.Module:
+    """A copy whose parameters take no gradients."""
+    try:
+        return copy.deepcopy(module).requires_grad_(False)
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CosetError(
+            f"got a module that cannot be copied ({reason})",
+            "needed one whose tensors are parameters and buffers that have their shapes",
+            "run lazy layers once; use nn.utils.parametrizations.weight_norm and spectral_norm in "
+            "place of those in nn.utils",
+        ) from error
 
 
 def refusal(inputs: Inputs, error: Exception) -> CosetError:
