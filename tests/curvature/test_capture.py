@@ -77,6 +77,23 @@ def test_unknown_uses_are_named_and_still_differentiated():
     torch.testing.assert_close(rows, brute_jacobian(network, network.layout, inputs))
 
 
+def test_distances_are_differentiated_in_turn():
+    class Distances(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.centres = nn.Parameter(torch.randn(5, 4))
+
+        def forward(self, x):
+            return torch.cdist(x, self.centres)
+
+    network, inputs = functionalise(Distances()), torch.randn(3, 4)
+    rows = gradient_rows(network, network.weights, network.layout, inputs)
+    apart = network.weights["centres"] - inputs.unsqueeze(1)  # n centres features
+    unit = apart / apart.norm(dim=-1, keepdim=True)
+    expected = torch.einsum("nkf,kc->nkcf", unit, torch.eye(5))  # jacrev makes the same mistake
+    torch.testing.assert_close(rows, expected.flatten(2))
+
+
 def test_examples_behind_the_first_axis_are_not_guessed():
     class Flattened(nn.Module):
         def __init__(self):

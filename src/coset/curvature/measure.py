@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.func import vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
@@ -118,7 +119,7 @@ def blocks_of(recorded: Recorded, layout: Layout) -> list[Block]:
         raise CosetError(
             f"got {', '.join(listed[:4])}" + (" …" if len(listed) > 4 else "") + " in the layout",
             "needed weights of layers that KFAC knows, or that are added to or multiplied with "
-            "data, with the examples along the first axis or the second of sequences",
+            "data, with the examples along one axis of their own",
             "use Full() or DiagonalOnly(), or leave them out with subset=(…)",
         )
     index = layout.unflatten(torch.arange(layout.size))
@@ -207,7 +208,8 @@ def rows_by_example(
 ) -> Float[Tensor, "n r p"]:
     """Rows of the Jacobian of any network, with their graph: each example by itself, under vmap.
 
-    A network that vmap cannot take (recurrent layers, say) is run example by example.
+    A network that vmap cannot take (recurrent layers, say), or takes wrongly, is run example by
+    example.
     """
     covered = layout.restrict(weights)
 
@@ -227,11 +229,22 @@ def rows_by_example(
     stacked = torch.stack(list(cotangents), dim=1)
     try:
         # fused attention has no rule for vmap, and no second derivative
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH), _Wary():
             rows: Tensor = vmap(single)(inputs, stacked)
     except RuntimeError:
         return _rows_in_turn(network, weights, layout, inputs, stacked)
     return rows
+
+
+class _Wary(TorchFunctionMode):
+    """Stops at what torch differentiates wrongly under vmap: distances, for all but the first."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is torch.cdist:
+            raise RuntimeError("gradients of cdist are wrong under vmap")
+        return function(*args, **(kwargs or {}))
 
 
 def _rows_in_turn(
