@@ -17,6 +17,7 @@ class Forecaster(nn.Module):
         self.past, self.next = nn.LSTM(1, width, batch_first=True), nn.Linear(width, 1)
 
     def forward(self, windows: Tensor) -> Tensor:
+        """One forecast a window."""
         return self.next(self.past(windows)[0][:, -1])
 
 
