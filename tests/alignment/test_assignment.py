@@ -42,6 +42,6 @@ def test_prices_change_no_value(most, monkeypatch):
     monkeypatch.setattr("coset.alignment.assignment._MOST", most)
     random = np.random.default_rng(2)
     for planted in (0.0, 2.0):
-        gains = random.normal(size=(30, 30)) + planted * np.eye(30)
+        gains = random.normal(size=(40, 40)) + planted * np.eye(40)
         rows, columns = linear_sum_assignment(gains, maximize=True)
         assert (best_permutation(gains, rows) == columns).all()

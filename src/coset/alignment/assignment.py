@@ -15,6 +15,9 @@ NUDGE = 1e-9
 _MOST = 0.6
 """Share of columns that are some row's nearest neighbour from which prices help scipy."""
 
+_SMALL = 32
+"""Units up to which scipy is faster than what would help it."""
+
 
 def best_permutations(
     gains: NDArray[np.floating[Any]], preferred: Indices | None = None
@@ -56,10 +59,11 @@ def best_permutation(gains: Matrix, preferred: Indices) -> Indices:
     if settled == size:
         return best
     largest = max(np.maximum.reduce(dearest), -np.minimum.reduce(gains, None))
-    # reduced by rows and columns most paths have one edge
-    reduced = priced if settled > _MOST * size else gains
-    cost = np.subtract(np.maximum.reduce(reduced, 1)[:, None], reduced, dtype=np.float64)
+    reduced = gains if size <= _SMALL or settled <= _MOST * size else priced
+    most = 0.0 if size <= _SMALL else np.maximum.reduce(reduced, 1)[:, None]
+    cost = np.subtract(most, reduced, dtype=np.float64)
     cost[np.arange(size), preferred] -= NUDGE * largest
-    cost -= np.minimum.reduce(cost, 0)
+    if size > _SMALL:  # reduced by rows and columns most paths have one edge
+        cost -= np.minimum.reduce(cost, 0)
     order: Indices = linear_sum_assignment(cost)[1]
     return order

@@ -46,7 +46,7 @@ def check_shapes(group: SymmetryGroup, weights: Weights, what: str) -> int:
     if weights.keys() != group.shapes.keys():
         _check_names(group, weights, what)
     check_floating(weights, group.shapes, what)
-    if all(weights[name].shape == shape for name, shape in group.shapes.items()):
+    if [weights[name].shape for name in group.shapes] == list(group.shapes.values()):
         return 0
     leads = {name: weights[name].dim() - len(shape) for name, shape in group.shapes.items()}
     lead = min(leads.values())

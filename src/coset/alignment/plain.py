@@ -23,7 +23,7 @@ from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
 
-_WORTHWHILE = 2**16
+_WORTHWHILE = 2**18
 """Numbers from which it is tried to leave them out."""
 
 
@@ -241,7 +241,8 @@ class PlainAscent:
     ) -> None:
         """Moves one axis of a tensor, and adds to gains of other factors what that changes."""
         name, place = touched.tensor, touched.place
-        own = None if flips is None else flips[touched.slot]
+        # the last slot has no sign
+        own = None if flips is None or touched.slot == len(flips) - 1 else flips[touched.slot]
         known = [(f, k) for f, k in touched.readers if k in self._taken[f]]
         if not known:
             self._own.turn_later(name, place, order, own)
