@@ -3,7 +3,7 @@
 import pytest
 import torch
 from curvature_networks import brute_jacobian
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from coset import functionalise
@@ -154,6 +154,17 @@ def _learnt_mask(net, x):
     return found[0].mean(0) + net.pairs.sum()
 
 
+def _added(x: Tensor, y: Tensor) -> Tensor:
+    return x + y
+
+
+ADDED = torch.jit.script(_added)
+
+
+def _scripted(net, x):
+    return ADDED(x.tanh(), net.scale[None] * 2).mean(1) * net.scale
+
+
 NAMED = {
     body.__name__: (body, names)
     for body, names in (
@@ -171,6 +182,7 @@ NAMED = {
         (_scale_and_shift, {"scale"}),
         (_norm_and_bias, {"norm.bias"}),
         (_learnt_mask, {"pairs"}),
+        (_scripted, {"scale"}),
     )
 }
 

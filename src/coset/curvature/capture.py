@@ -114,7 +114,9 @@ def record(
     seen = {name for names in uses for name in names}
     unread = {name: "nothing" for name in layout.names if name not in seen}
     mixed = _of_two_kinds(uses, layout.restrict(weights))
-    return Recorded(outputs, uses, edges, {**unread, **watch.foreign, **mixed})
+    return Recorded(
+        outputs, uses, edges, {**unread, **watch.unseen(reached), **watch.foreign, **mixed}
+    )
 
 
 def _watched_run(
@@ -125,7 +127,7 @@ def _watched_run(
     other = probe(network, plain, inputs)
     watch = Watch(watched, plain.values(), other, separate, READERS, meet)
     with torch.enable_grad(), watch:
-        return watch, network.apply(plain, inputs)
+        return watch, network.apply({**plain, **watch.leaves}, inputs)
 
 
 def _nodes_behind(outputs: Tensor) -> set[Node]:

@@ -77,7 +77,7 @@ def _without_data(
 def _remembered(watch: Watch, result: Tensor, origin: Origin) -> Tensor:
     """A tensor with its origin, unless it is a comparison, which no gradient goes through."""
     real = result.is_floating_point() or result.is_complex()
-    return watch.remember(result, origin) if real else result
+    return watch.leaf(result, origin) if real else result
 
 
 def _part(make: Callable[[Tensor], Any], number: int) -> Callable[[Tensor], Tensor]:

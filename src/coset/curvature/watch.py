@@ -1,12 +1,12 @@
 """Sees every function that a network calls, and which of them read weights."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from coset.curvature.examples import Probe, tensors_in, view_or_copy
@@ -56,10 +56,12 @@ class Watch(TorchFunctionMode):
         self.watched, self.rows = watched, probe.rows
         self._probe, self._calls = probe, 0
         self._axes: dict[int, int | None] = {}
-        self._origins = {id(tensor): Origin(name) for name, tensor in watched.items()}
+        self._origins: dict[int, Origin] = {}
         self._constants = {id(tensor) for tensor in constants}
         self._made: list[Tensor] = []  # kept alive, for their identity is their name
-        self._versions = {id(tensor): tensor._version for tensor in watched.values()}
+        self._versions: dict[int, int] = {}
+        self._plain: dict[int, Tensor] = {}
+        self.leaves = {name: self.leaf(tensor, Origin(name)) for name, tensor in watched.items()}
         self._separate, self._readers, self._otherwise = separate, readers, otherwise
         self.found: list[tuple[LinearMap, GradientEdge]] = []
         self.foreign: dict[str, str] = {}
@@ -82,6 +84,9 @@ class Watch(TorchFunctionMode):
         if not touched:
             return view_or_copy(function, args, given)
         whole = torch.is_grad_enabled() and all(map(self._is_unchanged, touched))
+        args, given = self._without_leaves((args, given))
+        tensors = tensors_in([*args, *given.values()])
+        touched = [t for t in tensors if id(t) in self._origins]
         self._axes = self._probe.given(self._calls, function, tensors)
         result = self._read(function, args, given, touched) if whole else None
         if result is not None:
@@ -108,6 +113,20 @@ class Watch(TorchFunctionMode):
     def _refuse(self, function: Any, touched: Iterable[Tensor]) -> None:
         label = getattr(function, "__name__", str(function))
         self.foreign.update({self._origins[id(t)].name: label for t in touched})
+
+    def _without_leaves(self, value: Any) -> Any:
+        """The same with plain tensors in the place of the leaves that the network got."""
+        if isinstance(value, dict):
+            return {key: self._without_leaves(part) for key, part in value.items()}
+        if type(value) in (tuple, list):
+            return type(value)(self._without_leaves(part) for part in value)
+        return self._plain.get(id(value), value)
+
+    def unseen(self, nodes: Container[Node]) -> dict[str, str]:
+        """Weights that the graph reads, though no function was seen to: scripted code, say."""
+        leaves = [tensor for tensor in self._made if tensor.requires_grad]
+        read = [leaf for leaf in leaves if get_gradient_edge(leaf).node in nodes]
+        return {self._origins[id(leaf)].name: "code that is not seen" for leaf in read}
 
     @property
     def in_step(self) -> bool:
@@ -170,6 +189,12 @@ class Watch(TorchFunctionMode):
         self._origins[id(tensor)] = origin
         self._versions[id(tensor)] = tensor._version
         return tensor
+
+    def leaf(self, tensor: Tensor, origin: Origin) -> Tensor:
+        """What the network gets in the place of a tensor, so that the graph shows unseen uses."""
+        leaf = self.remember(tensor.detach().requires_grad_(), origin)
+        self._plain[id(leaf)] = self.remember(tensor, origin)
+        return leaf
 
     def _is_unchanged(self, tensor: Tensor) -> bool:
         """Whether nothing was written into the memory of a tensor since it was made."""
