@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from coset.alignment.assignment import Indices
+from coset.alignment.assignment import Indices, Matrix
 from coset.alignment.plans import Plan, most_anchored
 from coset.alignment.strips import Packing, Strip
 
@@ -103,6 +103,14 @@ class Axes:
     def vectors(self) -> Packing:
         """How the vectors of a network are packed."""
         return Packing.of(self.strips, {name: len(own) for name, own in self.places.items()})
+
+    @cached_property
+    def counted(self) -> Matrix:
+        """For each number of the packed vectors whether it is compared: one or zero."""
+        counted = np.zeros(sum(self.vectors.sizes), np.float32)
+        for name, rows in self.vectors.rows(counted).items():
+            rows[: self.strips[name].compared] = 1
+        return counted
 
     @cached_property
     def tables(self) -> Packing:

@@ -74,8 +74,6 @@ def inner_product(one: Held, other: Held, times: Mapping[str, int], vectors: int
     with np.errstate(all="ignore"):  # who asks looks whether the value is finite
         for name, count in times.items():
             value += count * float(np.dot(one.arrays[name].ravel(), other.arrays[name].ravel()))
-        for name in one.rows if vectors else ():
-            left, right = one.compared(name), other.compared(name)
-            if left is not None and right is not None:
-                value += vectors * float(np.vdot(left, right))
+        if vectors:
+            value += vectors * float(np.dot(one.vectors * one.axes.counted, other.vectors))
     return value

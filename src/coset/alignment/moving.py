@@ -66,9 +66,12 @@ class Moving:
 
     def home(self, name: str) -> Indices:
         """For each place of a factor where the unit is now that was there before all."""
-        units = self._before[name][self.order[name]]
+        places, order = self._axes.places[name], self.order[name]
+        if order is places and self._at_identity:
+            return places
+        units = self._before[name][order]
         home = np.empty_like(units)
-        home[units] = self._axes.places[name]
+        home[units] = places
         return home
 
     @property
