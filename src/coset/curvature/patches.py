@@ -40,22 +40,23 @@ def margins(
     return [(size, size) for size in per_axis(padding, len(kernel))]
 
 
-_FEW = 8
-"""Channels below which the order of memory that a network chose is kept."""
-
-
 def channels_last(images: Float[Tensor, "n c *axes"]) -> Float[Tensor, "n c *axes"]:
-    """The same numbers, with the channels of a pixel side by side in memory where they are many.
+    """The same numbers, with the channels of a pixel side by side in memory.
 
-    Convolutions are faster so, and the gradients of their outputs are matrices of positions and
-    channels without a copy.  With a few channels, fewer than a register holds, both are slower.
+    Convolutions of many channels are faster so, and the gradients of their outputs are matrices of
+    positions and channels without a copy.
 
-    >>> [channels_last(torch.zeros(1, count, 3, 3)).stride() for count in (2, 8)]
-    [(18, 9, 3, 1), (72, 1, 24, 8)]
+    >>> channels_last(torch.zeros(1, 2, 3, 3)).stride()
+    (18, 1, 6, 2)
     """
-    if images.dim() != 4 or images.shape[1] < _FEW:
+    if images.dim() != 4:
         return images
-    return images.contiguous(memory_format=torch.channels_last)
+    ordered = images.contiguous(memory_format=torch.channels_last)
+    _, channels, height, width = images.shape
+    if channels > 1:
+        return ordered
+    # one channel lies in either order: say which, for convolutions go by the strides
+    return ordered.as_strided(images.shape, (height * width, 1, width, 1))
 
 
 def patches(
