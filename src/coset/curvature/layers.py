@@ -13,7 +13,6 @@ from coset.curvature.patches import channels_last
 from coset.curvature.watch import Watch
 from coset.errors import CosetError
 
-
 _MANY = 8
 """Channels from which they are put side by side: those that a gradient goes back to, or those of
 the outputs where it ends here.  Fewer do not fill a register, and are faster in planes."""
