@@ -16,13 +16,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from coset.alignment.by_weights import ByWeights, Outcome
 from coset.alignment.checks import answer, check_network, network_of
 from coset.errors import CosetError
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
+from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 from coset.weights.network import Network
 
 _ROWS = 20_000
@@ -143,7 +143,7 @@ def _readers(network: Network, weights: Weights, inputs: Tensor) -> dict[str, La
     return {layer.weight: layer for layer in seen.layers if seen.uses[layer.weight] == 1}
 
 
-class _Reading(TorchFunctionMode):
+class _Reading(Calls):
     """Notes what linear layers and convolutions read."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
@@ -152,15 +152,8 @@ class _Reading(TorchFunctionMode):
         self.layers: list[Layer] = []
         self.uses: dict[str, int] = {}
 
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
         """Looks at layers and lets every function pass."""
-        given = kwargs or {}
         if function is functional.linear:
             self._note(_rows_of_linear, *args, **given)
         elif function is torch.conv2d:

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from coset.vocabulary import Weights
+from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 from coset.weights.network import Inputs, Network
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -86,21 +86,14 @@ def probe(network: Network, weights: Weights, inputs: Inputs) -> Probe:
     return Probe(rows, others, listener.calls)
 
 
-class _Listener(TorchFunctionMode):
+class _Listener(Calls):
     """Writes down every call that returns tensors."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[Call] = []
 
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        given = kwargs or {}
+    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
         before = _shapes([*args, *given.values()])
         result = view_or_copy(function, args, given)
         after = _shapes([result])

@@ -14,12 +14,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from coset.curvature.examples import view_or_copy
 from coset.curvature.patches import channels_last, per_axis
 from coset.curvature.products import differentiable
 from coset.vocabulary import Weights
+from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 from coset.weights.layout import Layout
 from coset.weights.network import Inputs, Network
 
@@ -172,14 +172,11 @@ class _AffineGradient(Function):
         return torch.addcmul(moved, of_inputs, scale), None, None
 
 
-class _Quick(TorchFunctionMode):
+class _Quick(Calls):
     """Puts the functions above in place of torch's own."""
 
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
         """Runs the function, or what stands for it."""
-        given = kwargs or {}
         quick = _QUICK.get(function)
         found = None if quick is None else quick(*args, **given)
         return view_or_copy(function, args, given) if found is None else found

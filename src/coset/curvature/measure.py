@@ -9,7 +9,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.func import vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
 from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
@@ -19,6 +18,7 @@ from coset.curvature.maps import Pair, outer
 from coset.errors import CosetError
 from coset.linalg import LinearOperator
 from coset.vocabulary import Weights
+from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 from coset.weights.layout import Layout
 from coset.weights.network import Inputs, Network
 
@@ -236,15 +236,13 @@ def rows_by_example(
     return rows
 
 
-class _Wary(TorchFunctionMode):
+class _Wary(Calls):
     """Stops at what torch differentiates wrongly under vmap: distances, for all but the first."""
 
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
         if function is torch.cdist:
             raise RuntimeError("gradients of cdist are wrong under vmap")
-        return function(*args, **(kwargs or {}))
+        return function(*args, **given)
 
 
 def _rows_in_turn(

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
-from torch.overrides import TorchFunctionMode
 
 from coset.curvature.examples import Probe, tensors_in, view_or_copy
 from coset.curvature.maps import LinearMap
 from coset.vocabulary import Weights
+from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 
 Names = tuple[str | None, str | None]
 Reader = Callable[..., Any]
@@ -31,7 +31,7 @@ class Origin:
     make: Callable[[Tensor], Tensor] | None = None
 
 
-class Watch(TorchFunctionMode):
+class Watch(Calls):
     """Lets every function pass, and notes those that read a watched tensor.
 
     Args:
@@ -66,15 +66,9 @@ class Watch(TorchFunctionMode):
         self.found: list[tuple[LinearMap, GradientEdge]] = []
         self.foreign: dict[str, str] = {}
 
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
         """Runs the function, and notes what it read."""
-        result = self._run(function, args, kwargs or {})
+        result = self._run(function, args, given)
         self._calls += bool(tensors_in([result]))
         return result
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from coset.errors import CosetError
 from coset.vocabulary import Weights
+from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 from coset.weights.masks import PREFIX, ROWS, Dropouts, split_masks
 from coset.weights.network import Inputs, Network
 from coset.weights.stacking import stack, unstack
@@ -78,7 +78,7 @@ def _folded(network: Network, member: Weights, inputs: Inputs) -> Weights:
     return reading.weights
 
 
-class _Reading(TorchFunctionMode):
+class _Reading(Calls):
     """Follows masked values to the layers that read them, and folds the masks in there."""
 
     def __init__(self, weights: Weights) -> None:
@@ -91,15 +91,8 @@ class _Reading(TorchFunctionMode):
         """Remembers that ``values`` are to be multiplied by a mask; they are kept alive."""
         self._followed[id(values)] = values, mask, number
 
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
         """Looks at what reads masked values and lets every function pass."""
-        given = kwargs or {}
         found = function(*args, **given)
         source = args[0] if args else given.get("input")
         if id(source) in self._followed:

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from coset.bayes.problem import Problem
+from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 from coset.weights.masks import dropout_off
 from coset.weights.network import Network
 
@@ -102,7 +102,7 @@ def _sign(like: Tensor, shape: torch.Size, generator: torch.Generator) -> Tensor
     return (2 * flips - 1).to(device=like.device, dtype=like.dtype)
 
 
-class NoisyLayers(TorchFunctionMode):
+class NoisyLayers(Calls):
     """While it is on, layers of known deviations return draws of their outputs.
 
     Args:
@@ -114,15 +114,8 @@ class NoisyLayers(TorchFunctionMode):
         super().__init__()
         self._deviations, self._draw = deviations, draw
 
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
         """Replaces these layers and lets every other function pass."""
-        given = kwargs or {}
         if function is functional.linear or function in _CONVOLUTIONS:
             weight = args[1] if len(args) > 1 else given["weight"]
             if id(weight) in self._deviations.stds:
@@ -166,7 +159,7 @@ def flipped_draw(
     return torch.addcmul(mean, perturbed, deviations.signs(mean, axis))
 
 
-class _Uses(TorchFunctionMode):
+class _Uses(Calls):
     """Notes which tensors are read by the layers asked for, and which by anything else."""
 
     def __init__(self, names: Mapping[int, str], asked: Callable[..., bool]) -> None:
@@ -175,15 +168,8 @@ class _Uses(TorchFunctionMode):
         self.layers: list[set[str]] = []
         self.other: set[str] = set()
 
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
         """Looks at the arguments of every function and lets it pass."""
-        given = kwargs or {}
         read = [
             self._names[id(part)] for part in _tensors((args, given)) if id(part) in self._names
         ]

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from coset.errors import CosetError
 from coset.vocabulary import Weights
+from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 
 PREFIX, ROWS = "dropout:", "dropout rows:"
 """Names of masks, and of the numbers from which each row of a batch has its own."""
@@ -44,7 +44,7 @@ class DropoutSite:
     shape: tuple[int, ...]
 
 
-class Dropouts(TorchFunctionMode):
+class Dropouts(Calls):
     """Puts a function of our own, of rate and inputs, in the place of every dropout of a pass.
 
     Dropouts are replaced in training and in evaluation mode alike, unless their rate is zero.
@@ -54,17 +54,11 @@ class Dropouts(TorchFunctionMode):
         super().__init__()
         self._replacement = replacement
 
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
         """Replaces dropouts and lets every other function pass."""
         if function in _AXES:
-            return self._replace(function, *args, **(kwargs or {}))
-        return function(*args, **(kwargs or {}))
+            return self._replace(function, *args, **given)
+        return function(*args, **given)
 
     def _replace(
         self,

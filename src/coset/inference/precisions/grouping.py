@@ -11,7 +11,6 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
@@ -19,6 +18,7 @@ from coset.curvature.measure import Cuts
 from coset.errors import CosetError
 from coset.symmetry.discover import discover
 from coset.symmetry.elements import ScaleInvariance
+from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 from coset.weights.layout import Layout
 from coset.weights.network import Inputs, Network
 
@@ -176,20 +176,18 @@ def _divides(network: Network, example: Inputs) -> bool:
     return watch.divides
 
 
-class _Watch(TorchFunctionMode):
+class _Watch(Calls):
     """Notes calls of functions that can undo a scale."""
 
     def __init__(self) -> None:
         super().__init__()
         self.divides = False
 
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
         """Lets everything pass."""
         name = getattr(function, "__name__", "")
         self.divides = self.divides or "norm" in name or name.strip("_") in _DIVISIONS
-        return function(*args, **(kwargs or {}))
+        return function(*args, **given)
 
 
 _DIVISIONS = {

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+
+from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 
 _CHANNEL_DROPOUTS: dict[Callable[..., Any], int] = {
     functional.dropout1d: 3,
@@ -16,7 +17,7 @@ _CHANNEL_DROPOUTS: dict[Callable[..., Any], int] = {
 """Dropouts of whole channels, and the number of axes of a batch for them."""
 
 
-class MemberDropout(TorchFunctionMode):
+class MemberDropout(Calls):
     """Draws the masks of ``functional.dropout`` from one generator a member.
 
     Under :func:`torch.func.vmap` the members' masks would come from one stream, so that a member
@@ -34,17 +35,11 @@ class MemberDropout(TorchFunctionMode):
         super().__init__()
         self._generators = tuple(generators)
 
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
         """Replaces dropouts and lets every other function pass."""
         if function is functional.dropout or function in _CHANNEL_DROPOUTS:
-            return self._dropout(function, *args, **(kwargs or {}))
-        return function(*args, **(kwargs or {}))
+            return self._dropout(function, *args, **given)
+        return function(*args, **given)
 
     def _dropout(
         self,

@@ -5,28 +5,22 @@ applied in passes of their own, gradients of weights come out transposed, and th
 convolutions is lost between layers.  These rules compute the same numbers without that.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+
+from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 
 
-class StackedLayers(TorchFunctionMode):
+class StackedLayers(Calls):
     """Sends the layers of this file inside ``vmap`` through their rules."""
 
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
         """Replaces these layers and lets every other function pass."""
-        given = kwargs or {}
         if function is functional.linear:
             return _linear(*args, **given)
         if function is torch.conv2d and not isinstance(_padding(*args, **given), str):

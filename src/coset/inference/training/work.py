@@ -1,13 +1,12 @@
 """How much there is to compute, counted instead of timed."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
+from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 from coset.weights.network import Network
 
 HEAVY = 3e7
@@ -16,22 +15,15 @@ HEAVY = 3e7
 _LAYERS = {functional.linear, torch.conv1d, torch.conv2d, torch.conv3d}
 
 
-class _Count(TorchFunctionMode):
+class _Count(Calls):
     """Adds up ``2 · outputs · weights an output`` over linear layers and convolutions."""
 
     def __init__(self) -> None:
         super().__init__()
         self.operations: int = 0
 
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
         """Counts and calls."""
-        given = kwargs or {}
         outputs = function(*args, **given)
         if function in _LAYERS:
             weight = args[1] if len(args) > 1 else given["weight"]
