@@ -26,6 +26,8 @@ check: $(VENV)/.lint no-torchvision  ## lint, format, types, layers, dependencie
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/deptry src
+	@twice=$$(find tests -name '*.py' ! -name conftest.py ! -name __init__.py -exec basename {} \; | sort | uniq -d); \
+	  if [ -n "$$twice" ]; then echo "two test files of one name: $$twice"; exit 1; fi
 
 docs: $(VENV)/.docs no-torchvision  ## the site, in docs/_build/html
 	@$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
