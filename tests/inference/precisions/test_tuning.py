@@ -26,11 +26,19 @@ def tuned(module, data):
     return report.log_evidence, report.diagnostics["effective_weights"]
 
 
-def test_random_columns_on_the_way_end_at_the_exact_curvature(monkeypatch):
-    module, data = problem()
-    seen = []
+@pytest.fixture
+def seen(monkeypatch):
+    """One entry for each curvature that is measured through random columns."""
+    found = []
     build = MonteCarloFisher.build
-    monkeypatch.setattr(MonteCarloFisher, "build", lambda *a, **k: seen.append(1) or build(*a, **k))
+    monkeypatch.setattr(
+        MonteCarloFisher, "build", lambda *a, **k: found.append(1) or build(*a, **k)
+    )
+    return found
+
+
+def test_random_columns_on_the_way_end_at_the_exact_curvature(seen, monkeypatch):
+    module, data = problem()
     short = tuned(module, data)
     assert len(seen) == 2  # the third and last is exact
     monkeypatch.setattr("coset.inference.precisions.tuning._DRAWS", 100)
@@ -39,9 +47,9 @@ def test_random_columns_on_the_way_end_at_the_exact_curvature(monkeypatch):
     assert short == pytest.approx(long, rel=0.02)
 
 
-def test_few_classes_have_no_random_columns(monkeypatch):
-    monkeypatch.setattr(MonteCarloFisher, "build", None)
+def test_few_classes_have_no_random_columns(seen):
     tuned(*problem(classes=3))
+    assert seen == []
 
 
 def test_a_mode_sought_in_a_span_tunes_as_newton_does(monkeypatch):

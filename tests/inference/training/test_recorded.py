@@ -104,6 +104,7 @@ class Coin(nn.Module):
         (convolutional, (1, 6, 6), 3, 100, False),
         (DataDependent, (4,), 3, 100, False),
         (lambda: Coin(lambda: random.random()), (4,), 3, 100, False),
+        # networks that toss by numpy's global generator, which is why it is used here
         (lambda: Coin(lambda: np.random.random()), (4,), 3, 100, False),  # noqa: NPY002
     ],
     ids=["long", "short", "alone", "dropout", "batch norm", "looks at its numbers", "coin", "die"],

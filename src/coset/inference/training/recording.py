@@ -136,7 +136,8 @@ def _settle(graph: "GraphModule", node: "Node") -> None:
         )
     else:
         given = [getattr(graph, str(before.target)) for before in node.all_input_nodes]
-        found = node.target(*given, *node.args[len(given) :], **node.kwargs)  # type: ignore[operator]
+        assert callable(node.target)  # only operations are settled, never methods by their name
+        found = node.target(*given, *node.args[len(given) :], **node.kwargs)
     node.replace_all_uses_with(fixed(graph, node, f"_settled_{node.name}", found))
 
 
