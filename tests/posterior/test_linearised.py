@@ -191,6 +191,14 @@ def test_covariances_from_samples(recipe, generator):
     assert float(((drawn.covariance - exact.covariance).abs() / errors).max()) < 6
     with pytest.raises(CosetError, match="samples"):
         Linearised(samples=0)
+    with pytest.raises(CosetError, match="gradients"):
+        Linearised(samples=2)(
+            posterior,
+            problem.network,
+            Categorical(),
+            inputs.clone().requires_grad_(),
+            generator=generator,
+        )
 
 
 def test_sampled_links_give_members(generator):

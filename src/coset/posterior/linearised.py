@@ -17,7 +17,7 @@ from coset.posterior.families import Mixture, Posterior
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.joint import JointPredictions, joint_moments
 from coset.posterior.links import Link, Probit
-from coset.posterior.output_moments import OutputDeviations, output_moments
+from coset.posterior.output_moments import OutputDeviations, needs_graph, output_moments
 from coset.posterior.predict import Predictions
 from coset.posterior.tangent_samples import sampled_around
 from coset.weights.network import Inputs, Network
@@ -37,7 +37,7 @@ class Linearised:
         samples: ``None``: the exact ``S``, one backward pass an output and chunk of inputs.  A
             number: ``S`` from so many samples of the weights, one forward-mode product each for
             all outputs together, which is what pictures need; standard deviations then have a
-            relative standard error of ``1 / √(2 samples)``.
+            relative standard error of ``1 / √(2 samples)``, and inputs get no gradients.
     """
 
     link: Link = field(default_factory=Probit)
@@ -61,6 +61,12 @@ class Linearised:
             return self._mixture(posterior, network, likelihood, inputs, generator)
         gaussian = _gaussian(posterior)
         if self.samples is not None and isinstance(gaussian, Gaussian):
+            if needs_graph(inputs):
+                raise CosetError(
+                    f"got inputs that require gradients and samples={self.samples}",
+                    "needed inputs that do not, or the exact covariance",
+                    "use inputs.detach() or samples=None",
+                )
             gaussian = sampled_around(gaussian, self.samples, generator=generator)
         mean, covariance = output_moments(gaussian, network, inputs)
         return predict_from_moments(mean, covariance, likelihood, self.link, generator)
