@@ -1,5 +1,6 @@
 """Linear assignments: the permutation with the largest total gain."""
 
+from math import sqrt
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,13 +11,13 @@ Matrix: TypeAlias = NDArray[np.floating[Any]]
 Indices: TypeAlias = NDArray[np.int64]
 
 NUDGE = 1e-9
-"""What a preferred entry gets on top, relative to the largest gain: breaks exact ties only."""
+"""What a preferred entry gets on top, relative to a typical gain: breaks exact ties only."""
 
 _MOST = 0.6
 """Share of columns that are some row's nearest neighbour from which prices help scipy."""
 
 _SMALL = 32
-"""Units up to which scipy is faster than what would help it."""
+"""Units up to which scipy is faster than what would help or spare it."""
 
 
 def best_permutations(
@@ -36,34 +37,60 @@ def best_permutations(
     chosen = np.empty(gains.shape[:2], dtype=np.int64)
     values = np.empty(len(gains))
     for k, matrix in enumerate(gains):
-        chosen[k] = best_permutation(matrix, rows if preferred is None else preferred[k])
+        chosen[k] = best_permutation(matrix, None if preferred is None else preferred[k])
         values[k] = matrix[rows, chosen[k]].sum(dtype=np.float64)
     return chosen, values
 
 
-def best_permutation(gains: Matrix, preferred: Indices) -> Indices:
+def best_permutation(gains: Matrix, preferred: Indices | None = None) -> Indices:
     """The permutation with the largest total gain; of equally good ones the closest to another.
+
+    Args:
+        gains: What unit ``j`` is worth in place ``i``.
+        preferred: The other; ``None``: the identity.
+
+    >>> best_permutation(np.array([[1.0, 3.0], [2.0, 1.0]])).tolist()
+    [1, 0]
+    """
+    if len(gains) <= _SMALL:
+        cost = np.negative(gains, dtype=np.float64)
+    else:
+        priced, nearest, settled = _nearest(gains)
+        if settled == 1:
+            return nearest
+        cost = _reduced(priced if settled > _MOST else gains)
+    _nudge(cost, preferred)
+    order: Indices = linear_sum_assignment(cost)[1]
+    return order
+
+
+def _nearest(gains: Matrix) -> tuple[Matrix, Indices, float]:
+    """Gains after prices, the dearest unit of each place then, and the share of units among these.
 
     Prices ``v`` of the columns change no order of permutations: where the dearest entries of
     ``A[i, j] - v[j]`` in all rows make a permutation, nothing can be better.  With half the largest
     gain of each column as its price these are nearest neighbours, which settles most problems
     between networks that are alike.
-
-    >>> best_permutation(np.array([[1.0, 3.0], [2.0, 1.0]]), np.arange(2)).tolist()
-    [1, 0]
     """
-    size, dearest = len(gains), np.maximum.reduce(gains, 0)
-    priced = gains - dearest / 2
-    best: Indices = priced.argmax(1)
-    settled = np.count_nonzero(np.bincount(best, minlength=size))
-    if settled == size:
-        return best
-    largest = max(np.maximum.reduce(dearest), -np.minimum.reduce(gains, None))
-    reduced = gains if size <= _SMALL or settled <= _MOST * size else priced
-    most = 0.0 if size <= _SMALL else np.maximum.reduce(reduced, 1)[:, None]
-    cost = np.subtract(most, reduced, dtype=np.float64)
-    cost[np.arange(size), preferred] -= NUDGE * largest
-    if size > _SMALL:  # reduced by rows and columns most paths have one edge
-        cost -= np.minimum.reduce(cost, 0)
-    order: Indices = linear_sum_assignment(cost)[1]
-    return order
+    priced = gains - np.maximum.reduce(gains, 0) / 2
+    nearest: Indices = priced.argmax(1)
+    different = np.count_nonzero(np.bincount(nearest, minlength=len(gains)))
+    return priced, nearest, different / len(gains)
+
+
+def _reduced(gains: Matrix) -> NDArray[np.float64]:
+    """Costs, reduced by rows and columns: most of the paths that scipy looks for have one edge."""
+    dearest = np.maximum.reduce(gains, 1)[:, None]
+    cost: NDArray[np.float64] = np.subtract(dearest, gains, dtype=np.float64)
+    cost -= np.minimum.reduce(cost, 0)
+    return cost
+
+
+def _nudge(cost: NDArray[np.float64], preferred: Indices | None) -> None:
+    """Makes the entries of a permutation cheaper by so little that only ties are broken."""
+    flat, size = cost.reshape(-1), len(cost)
+    typical = sqrt(np.dot(flat, flat)) / size or 1.0
+    entries = (
+        slice(None, None, size + 1) if preferred is None else np.arange(size) * size + preferred
+    )
+    flat[entries] -= NUDGE * typical

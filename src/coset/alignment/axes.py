@@ -100,6 +100,11 @@ class Axes:
         return {name: np.arange(plan.factor.size) for name, plan in self.plans.items()}
 
     @cached_property
+    def rows(self) -> Mapping[str, Indices]:
+        """For each factor where the rows of its gains begin, counted in entries."""
+        return {name: own * len(own) for name, own in self.places.items()}
+
+    @cached_property
     def vectors(self) -> Packing:
         """How the vectors of a network are packed."""
         return Packing.of(self.strips, {name: len(own) for name, own in self.places.items()})

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import isfinite
+from operator import attrgetter
 from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
 from coset.alignment.ascent import Ascent
 from coset.alignment.checks import MOVED, TO, check_finite
@@ -246,14 +248,15 @@ def _working(group: SymmetryGroup, weights: Weights, to: Weights) -> tuple[Weigh
     In single precision at least: half precision would lose the objective.
     """
     names = acted_on(group)
-    kinds = {given[name].dtype for given in (weights, to) for name in names}
+    own, other = ({name: given[name] for name in names} for given in (weights, to))
+    tensors = [*own.values(), *other.values()]
+    kinds = {tensor.dtype for tensor in tensors}
     kind = torch.float64 if torch.float64 in kinds else torch.float32
+    fit = kinds <= {kind} and not any(map(attrgetter("requires_grad"), tensors))
+    if fit and all(map(Tensor.is_contiguous, tensors)):
+        return own, other
 
     def prepared(given: Weights) -> Weights:
-        own = {name: given[name] for name in names}
-        ready = all(t.is_contiguous() and not t.requires_grad for t in own.values())
-        if ready and kinds == {kind}:
-            return own
-        return {name: tensor.detach().to(kind).contiguous() for name, tensor in own.items()}
+        return {name: tensor.detach().to(kind).contiguous() for name, tensor in given.items()}
 
-    return prepared(weights), prepared(to)
+    return prepared(own), prepared(other)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
+from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +18,12 @@ MOVED = "the weights to move"
 
 def as_weights(given: object, what: str) -> Weights:
     """A dictionary of tensors, detached from any graph of gradients; all else is refused."""
-    if isinstance(given, Mapping) and all(isinstance(t, Tensor) for t in given.values()):
-        return {
-            n: tensor.detach() if tensor.requires_grad else tensor for n, tensor in given.items()
-        }
+    if isinstance(given, Mapping) and all(
+        issubclass(t, Tensor) for t in set(map(type, given.values()))
+    ):
+        if not any(map(attrgetter("requires_grad"), given.values())):
+            return dict(given)
+        return {name: tensor.detach() for name, tensor in given.items()}
     raise CosetError(
         f"got {what} of type {type(given).__name__}",
         "needed weights, a dictionary of tensors",

@@ -1,5 +1,6 @@
 """Moves one network along its orbit until it lies near another."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
@@ -15,7 +16,7 @@ from coset.alignment.gaussians import (
     moved_deviations,
     solve_gaussians,
 )
-from coset.alignment.plans import acted_on, counts, matched_tensors
+from coset.alignment.plans import counts, left_out, matched_tensors
 from coset.alignment.result import Match
 from coset.errors import CosetError
 from coset.symmetry.elements import Element
@@ -77,7 +78,7 @@ def match(
     target, source = as_matched(to, TO), as_matched(weights, MOVED)
     many, stacked = (_check_fit(group, g, w) for g, w in ((target, TO), (source, MOVED)))
     looked_at = isinstance(by, ByWeights) and by.looks_first and not many and not stacked
-    _check_finite(group, target, source, acted_on(group) if looked_at else frozenset())
+    _check_finite(group, target, source, left_out(group) if looked_at else group.shapes)
     stack = source if stacked and isinstance(source, dict) else None
     if many and isinstance(target, dict):
         target = Marginals.of(target)
@@ -120,7 +121,7 @@ def _check_finite(
     group: SymmetryGroup,
     to: Weights | Marginals,
     weights: Weights | Marginals,
-    later: frozenset[str],
+    names: Iterable[str],
 ) -> None:
     """Refuses weights that are not finite; distributions have been looked at before.
 
@@ -128,10 +129,9 @@ def _check_finite(
         group: The symmetries.
         to: What is matched to.
         weights: What is moved.
-        later: What will be looked at when the two are compared.
+        names: What will not be looked at when the weights of two networks are compared.
     """
     both = [given for given in (to, weights) if isinstance(given, dict)]
-    names = [name for name in group.shapes if name not in later or len(both) < 2]
     if len(both) == 2 and finite_product(both[0], both[1], names):
         return  # one pass over both
     for given, what in ((to, TO), (weights, MOVED)):

@@ -1,13 +1,15 @@
 """A network on its way: its tensors as they are aligned now, and the moves that led there."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coset.alignment.assignment import Indices, Matrix
-from coset.alignment.axes import Axes
+from coset.alignment.axes import Axes, Touched
 from coset.alignment.held import Held
 from coset.alignment.unit_products import moved, taken
 from coset.symmetry.elements import Element
@@ -16,6 +18,37 @@ from coset.vocabulary import Weights
 
 _FEW = 0.75
 """Share of the units below which only those that change are gone through."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """How the units along a factor are moved.
+
+    Attributes:
+        order: For each place where its new unit is now.
+        flips: How units are flipped on the way, for each sign and for none; ``None``: not at all.
+    """
+
+    order: Indices
+    flips: Matrix | None = None
+
+    def signs(self, slot: int) -> Matrix | None:
+        """How units are flipped in tensors of one slot; the last has no sign."""
+        return None if self.flips is None or slot == len(self.flips) - 1 else self.flips[slot]
+
+    @cached_property
+    def changed(self) -> Indices | None:
+        """The places that change, if they are few.
+
+        >>> Turn(np.array([0, 2, 1, 3])).changed.tolist()
+        [1, 2]
+        >>> Turn(np.array([1, 2, 3, 0])).changed
+        """
+        differs = self.order != np.arange(len(self.order))
+        if self.flips is not None:
+            differs |= (self.flips < 0).any(0)
+        few = np.count_nonzero(differs) < _FEW * len(differs)
+        return differs.nonzero()[0] if few else None
 
 
 class Moving:
@@ -64,11 +97,14 @@ class Moving:
             self.array(name)
         return self._held
 
-    def home(self, name: str) -> Indices:
-        """For each place of a factor where the unit is now that was there before all."""
+    def home(self, name: str) -> Indices | None:
+        """For each place of a factor where the unit is now that was there before all.
+
+        ``None`` if all are where they were.
+        """
         places, order = self._axes.places[name], self.order[name]
         if order is places and self._at_identity:
-            return places
+            return None
         units = self._before[name][order]
         home = np.empty_like(units)
         home[units] = places
@@ -117,53 +153,41 @@ class Moving:
 
     # -- moving ----------------------------------------------------------------------------------
 
-    def turn(self, name: str, order: Indices, flips: Matrix | None) -> Indices | None:
-        """Puts units in new places, and moves their vectors; their matrices are moved one by one.
-
-        Args:
-            name: The factor.
-            order: For each place where its new unit is now.
-            flips: How units are flipped on the way, for each sign and for none.
-
-        Returns:
-            The places that change, if they are few.
-        """
-        differs = order != self._axes.places[name]
+    def turn(self, name: str, by: Turn) -> None:
+        """Moves the units of a factor with their vectors; their matrices are moved one by one."""
+        order, flips = by.order, by.flips
         signs = self.signs.get(name)
         if signs is not None:
             self.signs[name] = signs[:, order] if flips is None else signs[:, order] * flips
         elif flips is not None:
             self.signs[name] = flips
-        if flips is not None:
-            differs |= (flips < 0).any(0)
         self.order[name] = self.order[name][order]
         rows = self._held.rows.get(name)
         if rows is not None:
             rows[...] = rows.take(order, 1)
             if flips is not None:
                 rows *= flips[self._axes.strips[name].index]
-        few = np.count_nonzero(differs) < _FEW * len(order)
-        return differs.nonzero()[0] if few else None
 
-    def turn_later(self, name: str, place: int, order: Indices, flips: Matrix | None) -> None:
+    def turn_later(self, touched: Touched, by: Turn) -> None:
         """Moves one axis of a matrix when it is next read."""
-        self._late.setdefault(name, []).append((place, order, flips))
+        late = (touched.place, by.order, by.signs(touched.slot))
+        self._late.setdefault(touched.tensor, []).append(late)
 
-    def turn_now(
-        self,
-        name: str,
-        place: int,
-        order: Indices,
-        flips: Matrix | None,
-        changed: Indices | None,
-    ) -> Matrix:
+    def turn_now(self, touched: Touched, by: Turn) -> Matrix:
         """Moves one axis of a matrix; returns by how much it changes, in few places if so."""
+        name, place, signs, changed = (
+            touched.tensor,
+            touched.place,
+            by.signs(touched.slot),
+            by.changed,
+        )
         before = self.array(name)
         if changed is None:
-            after = self._held.arrays[name] = moved(before, place, order, flips)
+            after = self._held.arrays[name] = moved(before, place, by.order, signs)
             difference: Matrix = after - before
         else:
-            after = moved(before, place, order[changed], None if flips is None else flips[changed])
+            some = None if signs is None else signs[changed]
+            after = moved(before, place, by.order[changed], some)
             difference = after - taken(before, changed, place)
             now = self._held.arrays[name] = before if name in self._fresh else before.copy()
             now[(slice(None),) * place + (changed,)] = after

@@ -16,7 +16,7 @@ from coset.alignment import strips
 from coset.alignment.assignment import Indices, Matrix, best_permutation
 from coset.alignment.axes import Axes, AxisTerm, Touched
 from coset.alignment.held import Held, inner_product
-from coset.alignment.moving import Moving
+from coset.alignment.moving import Moving, Turn
 from coset.alignment.staying import Known, surely_stay
 from coset.alignment.unit_products import add_products, taken
 from coset.symmetry.elements import Element
@@ -46,7 +46,7 @@ class PlainAscent:
         self._given = (to, source)
         self._to, self._own = Held.of(axes, to), Moving(group, axes, source, element)
         self._totals: dict[str, Matrix] = {}
-        self._turns: dict[str, tuple[Indices, Matrix | None]] = {}  # moves that totals wait for
+        self._turns: dict[str, Turn] = {}  # moves that totals wait for
         self._taken: dict[str, set[int]] = {name: set() for name in axes.terms}
         self._settled: set[str] = set()
         kinds = (tensor.numpy().dtype for tensor in source.values())
@@ -130,13 +130,13 @@ class PlainAscent:
             return False
         best = self._best(name, totals)
         chosen = best_permutation(best, self._own.home(name))
-        pairs = self.axes.places[name] * len(chosen) + chosen
+        pairs = self.axes.rows[name] + chosen
         values = best.take(pairs)
-        gained = np.add.reduce(values, None, np.float64)
+        gained = np.add.reduce(values, 0, np.float64)
         gained -= np.add.reduce(_diagonals(totals), None, np.float64)
-        if gained <= self.precision * np.add.reduce(np.abs(values), None, np.float64):
+        if gained <= self.precision * np.add.reduce(np.abs(values), 0):
             return False
-        self._move(name, chosen, self._flips(name, totals, pairs))
+        self._move(name, Turn(chosen, self._flips(name, totals, pairs)))
         return True
 
     def _stays(self, name: str) -> bool:
@@ -144,10 +144,11 @@ class PlainAscent:
         terms, known = self.axes.terms[name], self._taken[name]
         if len(known) == len(terms):
             return False
+        rest = [term for k, term in enumerate(terms) if k not in known]
+        if len(self.axes.places[name]) * sum(term.features for term in rest) < _WORTHWHILE:
+            return False
         totals = self._gains(name, () if known else (self.axes.telling[name],))
         rest = [term for k, term in enumerate(terms) if k not in known]
-        if len(totals[0]) * sum(term.features for term in rest) < _WORTHWHILE:
-            return False
         best, signs = self._best(name, totals), len(self.axes.signs[name])
         prices: Matrix | float = 0.0
         to, now = self._to.compared(name), self._own.held.compared(name)
@@ -181,9 +182,9 @@ class PlainAscent:
             else:
                 totals = np.zeros((strip.depth, size, size), self._kind)
         elif turn is not None:
-            totals = taken(totals, turn[0], 2)
-            if turn[1] is not None:
-                totals *= turn[1][: len(totals), None]
+            totals = taken(totals, turn.order, 2)
+            if turn.flips is not None:
+                totals *= turn.flips[: len(totals), None]
         self._totals[name] = totals
         return totals
 
@@ -192,10 +193,9 @@ class PlainAscent:
         totals, turn = self._totals[name], self._turns.get(name)
         if turn is None:
             return _diagonals(totals)
-        order, flips = turn
-        pairs = self.axes.places[name] * len(order) + order
+        pairs = self.axes.rows[name] + turn.order
         worth: Matrix = totals.reshape(len(totals), -1).take(pairs, 1)
-        return worth if flips is None else worth * flips[: len(totals)]
+        return worth if turn.flips is None else worth * turn.flips[: len(totals)]
 
     def _best(self, name: str, totals: Matrix) -> Matrix:
         """The gains with the best signs."""
@@ -219,37 +219,26 @@ class PlainAscent:
 
     # -- moving ----------------------------------------------------------------------------------
 
-    def _move(self, name: str, order: Indices, flips: Matrix | None) -> None:
-        """Puts units in new places and flips them, and brings gains up to date.
-
-        Args:
-            name: The factor.
-            order: For each place where its new unit is now.
-            flips: How units are flipped on the way, for each sign and for none.
-        """
+    def _move(self, name: str, by: Turn) -> None:
+        """Moves the units of a factor, and brings gains up to date."""
         self.__dict__.pop("aligned", None)
         if name in self._totals:
             self._known(name)
-            self._turns[name] = (order, flips)
-        changed = self._own.turn(name, order, flips)
+            self._turns[name] = by
+        self._own.turn(name, by)
         for touched in self.axes.touched[name]:
-            self._touch(touched, order, flips, changed)
+            self._touch(touched, by)
         self._settled -= self.plans[name].neighbours - {name}
 
-    def _touch(
-        self, touched: Touched, order: Indices, flips: Matrix | None, changed: Indices | None
-    ) -> None:
+    def _touch(self, touched: Touched, by: Turn) -> None:
         """Moves one axis of a tensor, and adds to gains of other factors what that changes."""
-        name, place = touched.tensor, touched.place
-        # the last slot has no sign
-        own = None if flips is None or touched.slot == len(flips) - 1 else flips[touched.slot]
         known = [(f, k) for f, k in touched.readers if k in self._taken[f]]
         if not known:
-            self._own.turn_later(name, place, order, own)
+            self._own.turn_later(touched, by)
             return
-        difference, to = self._own.turn_now(name, place, order, own, changed), self._to.arrays[name]
-        if changed is not None:
-            to = taken(to, changed, place)
+        difference, to = self._own.turn_now(touched, by), self._to.arrays[touched.tensor]
+        if by.changed is not None:
+            to = taken(to, by.changed, touched.place)
         for other, k in known:
             term = self.axes.terms[other][k]
             add_products(self._known(other)[term.slot], to, difference, term)
@@ -266,7 +255,7 @@ class PlainAscent:
 
     def reorder(self, name: str, order: Tensor) -> None:
         """Moves units of one factor, signs with them."""
-        self._move(name, order.numpy(), None)
+        self._move(name, Turn(order.numpy()))
 
 
 def _diagonals(totals: Matrix) -> Matrix:

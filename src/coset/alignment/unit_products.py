@@ -18,7 +18,7 @@ def add_products(total: Matrix, left: Matrix, right: Matrix, term: AxisTerm) -> 
     one, other = left.reshape(term.matrix), right.reshape(term.matrix)
     one, other = (one.T, other) if term.own.place else (one, other.T)
     if left.size < _LARGE:
-        total += one @ other
+        total += np.dot(one, other)
     else:
         torch.from_numpy(total).addmm_(torch.from_numpy(one), torch.from_numpy(other))
 
