@@ -80,10 +80,10 @@ def _nearest(gains: Matrix) -> tuple[Matrix, Indices, float]:
 
 def _reduced(gains: Matrix) -> NDArray[np.float64]:
     """Costs, reduced by rows and columns: most of the paths that scipy looks for have one edge."""
-    dearest = np.maximum.reduce(gains, 1)[:, None]
-    cost: NDArray[np.float64] = np.subtract(dearest, gains, dtype=np.float64)
+    cost = np.maximum.reduce(gains, 1)[:, None] - gains
     cost -= np.minimum.reduce(cost, 0)
-    return cost
+    reduced: NDArray[np.float64] = cost.astype(np.float64)
+    return reduced
 
 
 def _nudge(cost: NDArray[np.float64], preferred: Indices | None) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from coset.alignment import strips
-from coset.alignment.assignment import Indices, Matrix, best_permutation
+from coset.alignment.assignment import Matrix, best_permutation
 from coset.alignment.axes import Axes, AxisTerm, Touched
 from coset.alignment.held import Held, inner_product
 from coset.alignment.moving import Moving, Turn
@@ -128,15 +128,16 @@ class PlainAscent:
             self._settled.add(name)
         if not len(totals):
             return False
-        best = self._best(name, totals)
-        chosen = best_permutation(best, self._own.home(name))
-        pairs = self.axes.rows[name] + chosen
-        values = best.take(pairs)
-        gained = np.add.reduce(values, 0, np.float64)
+        chosen = best_permutation(self._best(name, totals), self._own.home(name))
+        worth = totals.reshape(len(totals), -1).take(self.axes.rows[name] + chosen, 1)
+        flips = self._flips(name, worth)
+        if flips is not None:
+            worth *= flips[: len(worth)]
+        gained = np.add.reduce(worth, None, np.float64)
         gained -= np.add.reduce(_diagonals(totals), None, np.float64)
-        if gained <= self.precision * np.add.reduce(np.abs(values), 0):
+        if gained <= self.precision * np.add.reduce(np.abs(worth), None):
             return False
-        self._move(name, Turn(chosen, self._flips(name, totals, pairs)))
+        self._move(name, Turn(chosen, flips))
         return True
 
     def _stays(self, name: str) -> bool:
@@ -207,13 +208,13 @@ class PlainAscent:
             best += totals[-1]
         return best
 
-    def _flips(self, name: str, totals: Matrix, pairs: Indices) -> Matrix | None:
+    def _flips(self, name: str, worth: Matrix) -> Matrix | None:
         """Signs that make gains positive, row by row; where there is nothing to gain they stay."""
         signs = len(self.axes.signs[name])
-        negative = totals.reshape(len(totals), -1)[:signs].take(pairs, 1) < 0
+        negative = worth[:signs] < 0
         if not negative.any():
             return None
-        flips = np.ones((signs + 1, len(pairs)), self._kind)
+        flips = np.ones((signs + 1, worth.shape[1]), self._kind)
         flips[:signs][negative] = -1
         return flips
 
