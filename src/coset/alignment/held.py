@@ -73,7 +73,7 @@ def inner_product(one: Held, other: Held, times: Mapping[str, int], vectors: int
     value = 0.0
     with np.errstate(all="ignore"):  # who asks looks whether the value is finite
         for name, count in times.items():
-            value += count * float(np.dot(one.arrays[name].ravel(), other.arrays[name].ravel()))
+            value += count * float(np.vdot(one.arrays[name], other.arrays[name]))
         if vectors:
             value += vectors * float(np.dot(one.vectors * one.axes.counted, other.vectors))
     return value

@@ -112,7 +112,7 @@ def products(strip: Strip, left: Matrix, right: Matrix) -> Matrix:
     rows, size = strip.compared, left.shape[1]
     stacked, own = (left[:rows].T * strip.parts).reshape(-1, rows), right[:rows]
     if size < _WIDE:
-        found: Matrix = stacked @ own
+        found: Matrix = np.dot(stacked, own)
     else:
         found = (torch.from_numpy(stacked) @ torch.from_numpy(own)).numpy()
     return found.reshape(strip.depth, size, size)

@@ -13,8 +13,7 @@ _LARGE = 2**16
 def add_products(total: Matrix, left: Matrix, right: Matrix, term: AxisTerm) -> None:
     """Adds the inner products of all units of two tensors to a matrix."""
     if term.arrangement:
-        left = np.ascontiguousarray(left.transpose(term.arrangement))
-        right = np.ascontiguousarray(right.transpose(term.arrangement))
+        left, right = left.transpose(term.arrangement), right.transpose(term.arrangement)
     one, other = left.reshape(term.matrix), right.reshape(term.matrix)
     one, other = (one.T, other) if term.own.place else (one, other.T)
     if left.size < _LARGE:
