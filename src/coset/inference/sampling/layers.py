@@ -70,20 +70,25 @@ class Layers:
                 continue
             weight = stack[step.weight]
             bias = None if step.bias is None else stack[step.bias]
-            given = inputs if values is None else values
-            values = (_first if values is None else _next)(weight, bias, given)
+            if values is None:
+                values = _shared(weight, bias, inputs)
+            elif len(weight) == 1:  # a product of matrices is faster than a batch of one
+                values = _shared(weight, bias, values.squeeze(0))
+            else:
+                values = _own(weight, bias, values)
         assert values is not None
         return values
 
 
-def _first(weight: Tensor, bias: Tensor | None, inputs: Tensor) -> Tensor:
-    """One product for all chains."""
+def _shared(weight: Tensor, bias: Tensor | None, inputs: Tensor) -> Tensor:
+    """One product for all chains, which have the same inputs."""
     rows = weight.flatten(0, 1)
     values = rows @ inputs if bias is None else torch.addmm(bias.reshape(-1, 1), rows, inputs)
     return values.view(*weight.shape[:2], inputs.shape[1])
 
 
-def _next(weight: Tensor, bias: Tensor | None, values: Tensor) -> Tensor:
+def _own(weight: Tensor, bias: Tensor | None, values: Tensor) -> Tensor:
+    """A product for each chain, with inputs of its own."""
     if bias is None:
         return torch.bmm(weight, values)
     return torch.baddbmm(bias.unsqueeze(2), weight, values)
