@@ -147,3 +147,74 @@ def test_losses_that_nobody_asks_for_are_not_computed():
     assert "aten.nll_loss_forward.default" not in after
     graph.recompile()
     torch.testing.assert_close(graph(*examples)[0], gradient(*examples)[0])
+
+
+def _join(x, *, change=None):
+    """A product and its sums side by side, of which one may be changed afterwards."""
+    square = torch.mm(x, x)
+    sums = square.sum(0, keepdim=True)
+    joined = torch.cat([square.view(1, -1), sums], dim=1)
+    if change is not None:
+        {"join": joined, "part": square}[change].add_(1.0)
+    return joined, square.clone(), torch.mm(square, x)
+
+
+def _twice(x):
+    square = torch.mm(x, x).flatten()
+    return torch.cat([square, x.exp().flatten()]), torch.cat([x.sin().flatten(), square])
+
+
+JOINS = {
+    "in a row": (_join, 0),
+    "changed": (lambda x: _join(x, change="join"), 1),
+    "part changed": (lambda x: _join(x, change="part"), 1),
+    "in two rows": (lambda x: (torch.cat([torch.mm(x, x), x.exp()], dim=1),), 1),
+    "along the last": (lambda x: (torch.cat([torch.mm(x, x).flatten(), x.exp()[0]], dim=-1),), 1),
+    "one below the other": (lambda x: (torch.cat([torch.mm(x, x), x.exp()]),), 0),
+    "the same twice": (lambda x: (torch.cat([torch.mm(x, x)] * 2),), 1),
+    "turned": (lambda x: (torch.cat([torch.mm(x, x).T, x.exp()]),), 1),
+    "an argument": (lambda x: (torch.cat([torch.mm(x, x), x]),), 1),
+    "in two joins": (_twice, 1),
+}
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_what_is_joined_is_made_in_its_place_where_that_changes_nothing(name):
+    program, left = JOINS[name]
+    graph = write_down(program, [numbers(4, 4)])
+    keep_memory(graph, lasting=False)
+    assert sum(node.target is torch.cat for node in graph.graph.nodes) == left
+    replay = record(program, [numbers(4, 4)], lasting=False)
+    assert replay is not program
+    for seed in (2, 3, 2):
+        for found, wanted in zip(
+            replay(numbers(4, 4, seed=seed)), program(numbers(4, 4, seed=seed)), strict=True
+        ):
+            torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_what_follows_from_steady_arguments_is_computed_once():
+    def program(x, steady):
+        return (torch.mm(x, steady.exp() + 1),)
+
+    replay = record(program, [numbers(3, 3), numbers(3, 3)], again=True, steady=1)
+    x, steady = numbers(3, 3, seed=1), numbers(3, 3, seed=2)
+    (wanted,) = program(x, steady)
+    torch.testing.assert_close(replay(x, steady)[0], wanted)
+    x.mul_(2)
+    torch.testing.assert_close(replay(x, steady)[0], 2 * wanted)
+    steady.add_(1)  # against the promise, and so not seen
+    torch.testing.assert_close(replay(x, steady)[0], 2 * wanted)
+    other = steady.clone()
+    torch.testing.assert_close(replay(x, other)[0], program(x, other)[0])
+
+
+def test_a_steady_value_that_is_written_into_is_computed_again():
+    def program(x, steady):
+        return (steady.exp().add_(x),)
+
+    replay = record(program, [numbers(3), numbers(3)], again=True, steady=1)
+    assert replay is not program
+    x, steady = numbers(3, seed=1), numbers(3, seed=2)
+    for _ in range(3):
+        torch.testing.assert_close(replay(x, steady)[0], program(x, steady)[0])

@@ -1,8 +1,7 @@
 """The loss of layered networks over all data, with its gradient, recorded once."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from jaxtyping import Float
@@ -51,25 +50,24 @@ class LayeredLoss:
         self, positions: Float[Tensor, "m p"]
     ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m p"]]:
         """Losses and gradients of all chains."""
-        gradient, losses = torch.empty_like(positions), positions.new_zeros(len(positions))
-        for number, part in enumerate(self._parts(positions)):
-            more, *pieces = part.evaluate(positions, *part.data)
-            losses = losses + more
-            self._add(pieces, gradient, first=number == 0)
+        first, *others = self._parts(positions)
+        losses, gradient = (found.clone() for found in first.evaluate(positions, *first.data))
+        for part in others:
+            more, piece = part.evaluate(positions, *part.data)
+            losses, gradient = losses.add_(more), gradient.add_(piece)
         return losses, gradient
 
-    def pull(self, positions: Float[Tensor, "m p"], into: Float[Tensor, "m p"]) -> None:
-        """Writes the gradients of all chains into memory that is there."""
-        for number, part in enumerate(self._parts(positions)):
-            self._add(part.differentiate(positions, *part.data), into, first=number == 0)
-
-    def _add(self, pieces: Sequence[Tensor], into: Tensor, *, first: bool) -> None:
-        if first:
-            torch.cat([piece.flatten(1) for piece in pieces], dim=1, out=into)
-            return
-        whole = self.layout.unflatten(into)  # views
-        for place, piece in zip(whole.values(), pieces, strict=True):
-            place.add_(piece)
+    def pull(
+        self, positions: Float[Tensor, "m p"], into: Float[Tensor, "m p"]
+    ) -> Float[Tensor, "m p"]:
+        """The gradients of all chains, good until the next call; may use the memory of ``into``."""
+        first, *others = self._parts(positions)
+        (gradient,) = first.differentiate(positions, *first.data)
+        if others:  # which write where the first has written
+            gradient = into.copy_(gradient)
+        for part in others:
+            gradient.add_(*part.differentiate(positions, *part.data))
+        return gradient
 
     def _parts(self, positions: Tensor) -> "list[_Part]":
         """Rows of the data with what is recorded for this many of them."""
@@ -78,6 +76,7 @@ class LayeredLoss:
             return self._recorded[chains]
         programs: dict[int, tuple[Program, Program]] = {}
         parts = []
+        steady = 2 if len(self.inputs) <= self.rows else 0  # several parts take turns
         for inputs, few in zip(
             self.inputs.split(self.rows), self.targets.split(self.rows), strict=True
         ):
@@ -86,10 +85,8 @@ class LayeredLoss:
             data, size = (inputs.T.contiguous(), targets), len(few)
             if size not in programs:
                 examples = (positions, *data)
-                programs[size] = (
-                    record(self._evaluate, examples, lasting=False, again=True),
-                    record(self._differentiate, examples, lasting=False, again=True),
-                )
+                keep = partial(record, examples=examples, lasting=False, again=True, steady=steady)
+                programs[size] = keep(self._evaluate), keep(self._differentiate)
             parts.append(_Part(data, *programs[size]))
         return self._recorded.setdefault(chains, parts)
 
@@ -111,7 +108,7 @@ class LayeredLoss:
             found = torch.autograd.grad(
                 losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
             )
-        return losses.detach(), *found
+        return losses.detach(), torch.cat([piece.flatten(1) for piece in found], dim=1)
 
     def _differentiate(
         self, positions: Tensor, inputs: Tensor, targets: Tensor
@@ -125,7 +122,7 @@ class _Part:
 
     Attributes:
         data: What the programs take after the positions.
-        evaluate: Gives losses and the gradient of every tensor, until the next call.
+        evaluate: Gives losses and flat gradients, until the next call.
         differentiate: Gives the gradients alone.
     """
 

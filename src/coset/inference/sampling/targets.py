@@ -200,9 +200,9 @@ class FullBatch:
         """The gradient alone, which costs less; it may use the memory of ``into``."""
         if self.loss is None:
             return self(positions, buffers).gradient
-        self.loss.pull(positions, into)
-        self.target.add_prior(into, positions)
-        return into
+        gradient = self.loss.pull(positions, into)
+        self.target.add_prior(gradient, positions)
+        return gradient
 
     def _data(self, chains: int) -> list[Batch]:
         """All data, seen by every chain, in chunks."""

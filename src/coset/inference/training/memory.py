@@ -7,6 +7,7 @@ every intermediate value is given its place once, where an earlier value has end
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,6 +52,7 @@ _OTHERS: dict[Any, tuple[Any, str]] = {
     _ATEN.bmm.default: (torch.bmm, "out"),
     _ATEN.baddbmm.default: (torch.baddbmm, "out"),
     _ATEN.sum.dim_IntList: (torch.sum, "out"),
+    _ATEN.cat.default: (torch.cat, "out"),
     _ATEN._log_softmax.default: (_ATEN._log_softmax.out, "out"),
     _ATEN._log_softmax_backward_data.default: (_ATEN._log_softmax_backward_data.out, "out"),
     _ATEN.nll_loss2d_backward.default: (_ATEN.nll_loss2d_backward.grad_input, "grad_input"),
@@ -62,6 +64,7 @@ def keep_memory(graph: "GraphModule", *, lasting: bool) -> None:
 
     If results are ``lasting`` they are new in every replay, else the next one overwrites them.
     """
+    parts = {} if lasting else _join_in_place(graph)
     nodes = list(graph.graph.nodes)
     owners = {node: _owner(node) for node in nodes}
     last: dict[Node, int] = {}
@@ -77,35 +80,84 @@ def keep_memory(graph: "GraphModule", *, lasting: bool) -> None:
             _release(free, held, (owner for owner in ending if _may_overwrite(node, owner, owners)))
         if _is_placed(node) and node not in returned:
             value = node.meta["val"]
-            key = (value.numel(), value.dtype)
-            spare = free.get(key)
-            held[node] = spare.pop() if spare else torch.empty(key[0], dtype=key[1])
-            place = fixed(graph, node, f"_place_{node.name}", held[node].view(value.shape))
-            places[node] = place
-            _write_into(node, place)
+            if node not in parts:
+                key = (value.numel(), value.dtype)
+                spare = free.get(key)
+                held[node] = spare.pop() if spare else torch.empty(key[0], dtype=key[1])
+            memory = parts[node] if node in parts else held[node]
+            places[node] = fixed(graph, node, f"_place_{node.name}", memory.view(value.shape))
+            _write_into(node, places[node])
         _release(free, held, ending)
     _look_once(graph, places)
     graph.recompile()
 
 
-def part_views(graph: "GraphModule") -> tuple[Program, Program, list[Tensor]]:
-    """A graph in two parts: views of its arguments, and the work on these and on fixed tensors.
+def _join_in_place(graph: "GraphModule") -> "dict[Node, Tensor]":
+    """Takes out joins whose parts can be made side by side; says where each is to be made."""
+    found: dict[Node, Tensor] = {}
+    changed = _changed(graph)
+    for node in list(graph.graph.nodes):
+        if node.target is not _ATEN.cat.default:
+            continue
+        parts = node.all_input_nodes
+        makers = [_owner(part) for part in parts]
+        spoilt = {*changed, *found}
+        if spoilt.isdisjoint([node, *makers]) and _lie_in_a_row(node, parts, makers):
+            whole = torch.empty(node.meta["val"].numel(), dtype=node.meta["val"].dtype)
+            sizes = [part.meta["val"].numel() for part in parts]
+            found |= dict(zip(makers, whole.split(sizes), strict=True))
+            place = fixed(graph, node, f"_place_{node.name}", whole.view(node.meta["val"].shape))
+            node.replace_all_uses_with(place)
+            graph.graph.erase_node(node)
+    return found
 
-    Returns both parts and the fixed tensors, which the work takes after the views.
-    """
+
+def _lie_in_a_row(join: "Node", parts: "Sequence[Node]", makers: "Sequence[Node]") -> bool:
+    """Whether joined values lie one after the other, each made by an operation of its own."""
+    given: Any = join.args
+    shape, along = join.meta["val"].shape, given[1] if len(given) > 1 else 0
+    return (
+        _is_placed(join)
+        and shape[: range(len(shape))[along]].numel() == 1
+        and len(given[0]) == len({*makers})
+        and all(map(_is_placed, makers))
+        and all(
+            part.meta["val"].is_contiguous()
+            and part.meta["val"].numel() == maker.meta["val"].numel()
+            for part, maker in zip(parts, makers, strict=True)
+        )
+    )
+
+
+def mark_steady(graph: "GraphModule", count: int) -> None:
+    """Marks what follows from the last ``count`` arguments alone, as ``steady`` in its ``meta``."""
+    arguments = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    changed = _changed(graph)
+    known = set(arguments[len(arguments) - count :]) - changed
+    for node in graph.graph.nodes:
+        given = {before for before in node.all_input_nodes if before.op != "get_attr"}
+        if node.op == "call_function" and given and given <= known and _owner(node) not in changed:
+            known.add(node)
+            node.meta["steady"] = True
+
+
+def part_views(graph: "GraphModule") -> tuple[Program, Program]:
+    """A graph in two parts: views of its arguments with what is steady, and the work on these."""
     *nodes, output = graph.graph.nodes
     arguments = [node for node in nodes if node.op == "placeholder"]
     views = set(arguments)
     for node in nodes:
-        if node.all_input_nodes and _owner(node) in views and not _changes(node):
+        seen = node.all_input_nodes and _owner(node) in views and not _changes(node)
+        if seen or "steady" in node.meta:
             views.add(node)
     shown = [node for node in nodes if node in views and not views.issuperset(node.users)]
     there = [node for node in nodes if node.op == "get_attr"]
+    tensors = [getattr(graph, str(node.target)) for node in there]
     given = {*arguments, *there}
-    look = _program(arguments, [node for node in nodes if node in views - given], shown)
+    look = _program([*there, *arguments], [node for node in nodes if node in views - given], shown)
     rest = [node for node in nodes if node not in views | given]
-    work = _program([*shown, *there], rest, output.args[0])
-    return look, work, [getattr(graph, str(node.target)) for node in there]
+    work = _program([*there, *shown], rest, output.args[0])
+    return partial(look, *tensors), partial(work, *tensors)
 
 
 def _program(given: "Sequence[Node]", nodes: "Iterable[Node]", found: "Sequence[Node]") -> Program:
@@ -170,6 +222,11 @@ def _changes(node: "Node") -> bool:
     return any(alias is not None and alias.is_write for alias in _aliases(node))
 
 
+def _changed(graph: "GraphModule") -> "set[Node]":
+    """The nodes whose memory is written into after it was made."""
+    return {_owner(node.all_input_nodes[0]) for node in graph.graph.nodes if _changes(node)}
+
+
 def _aliases(node: "Node") -> list[Any]:
     """What the results of an operation say of the memory that they share, if any."""
     returns = getattr(getattr(node.target, "_schema", None), "returns", ())
@@ -184,6 +241,8 @@ def _may_overwrite(node: "Node", owner: "Node", owners: "dict[Node, Node]") -> b
 
 
 def _is_placed(node: "Node") -> bool:
+    if "steady" in node.meta:
+        return False
     if node.target is _ATEN.clone.default or node.target in _ENTRYWISE or node.target in _OTHERS:
         value = node.meta["val"]
         return bool(value.is_contiguous()) and node.meta["device"].type == "cpu"

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from coset.inference.training.memory import Program, fixed, keep_memory, part_views
+from coset.inference.training.memory import (
+    Program,
+    fixed,
+    keep_memory,
+    mark_steady,
+    part_views,
+)
 from coset.inference.training.writing import write_down
 
 if TYPE_CHECKING:
@@ -34,7 +40,12 @@ _WEIGHED, _REDUCTION = (_ATEN.nll_loss_backward.default, _ATEN.nll_loss2d_backwa
 
 
 def record(
-    program: Program, examples: Sequence[Tensor], *, lasting: bool = True, again: bool = False
+    program: Program,
+    examples: Sequence[Tensor],
+    *,
+    lasting: bool = True,
+    again: bool = False,
+    steady: int = 0,
 ) -> Program:
     """The same program without the Python around its operations, or the program itself.
 
@@ -47,6 +58,8 @@ def record(
         lasting: Whether results may not be overwritten by the next replay.
         again: Whether the same tensors, with other numbers, come again and again, so that they and
             their views are worth keeping.
+        steady: How many of the last arguments keep even their numbers then; what follows from them
+            alone is computed once.
 
     >>> square = record(lambda x: (torch.func.grad(lambda y: (y * y).sum())(x),), [torch.ones(2)])
     >>> square(torch.tensor([1.0, 3.0]))
@@ -56,6 +69,7 @@ def record(
     try:
         graph = write_down(program, examples)
         shorten(graph)
+        mark_steady(graph, steady)
         keep_memory(graph, lasting=lasting)
         replay = _replay(graph, again=again)
         replay(*examples)  # leaves its traces in kept memory
@@ -66,7 +80,7 @@ def record(
 
 def _replay(graph: "GraphModule", *, again: bool) -> Program:
     """Runs a graph; its views of arguments only when these are other tensors than before."""
-    look, work, kept = part_views(graph)
+    look, work = part_views(graph)
     seen: tuple[Tensor, ...] = ()
     views: tuple[Tensor, ...] = ()
 
@@ -74,10 +88,10 @@ def _replay(graph: "GraphModule", *, again: bool) -> Program:
         nonlocal seen, views
         with torch.no_grad():
             if not again:
-                return work(*look(*inputs), *kept)
+                return work(*look(*inputs))
             if len(seen) != len(inputs) or any(map(operator.is_not, seen, inputs)):
                 seen, views = inputs, look(*inputs)
-            return work(*views, *kept)
+            return work(*views)
 
     return replay
 
@@ -94,7 +108,7 @@ def shorten(graph: "GraphModule") -> None:
             continue
         source: Any = node.args[0] if node.args else None
         if node.target in _WEIGHED and node.args[_REDUCTION] == 0:
-            _without_total_weight(graph, node)
+            _only_targets(graph, node)
         elif node.target is _ATEN.detach.default or _shows_the_same(node):
             node.replace_all_uses_with(source)
         elif node.target is _ATEN.view.default and source.target is _ATEN.view.default:
@@ -116,14 +130,17 @@ def _shows_the_same(node: "Node") -> bool:
     return bool(value.shape == before.shape and value.stride() == before.stride())
 
 
-def _without_total_weight(graph: "GraphModule", node: "Node") -> None:
-    """Frees the gradient of single losses from the sum of class weights, which only means need.
+def _only_targets(graph: "GraphModule", node: "Node") -> None:
+    """Frees the gradient of single losses from all but the targets.
 
+    Only means need the sum of class weights, and of the log-probabilities only their shape counts.
     Where the losses themselves are not asked for, they need not be computed then.
     """
-    weight: Any = node.args[_REDUCTION + 2]
-    unused = torch.zeros((), dtype=weight.meta["val"].dtype, device=weight.meta["device"])
-    node.update_arg(_REDUCTION + 2, fixed(graph, node, f"_unused_{node.name}", unused))
+    for place in (1, _REDUCTION + 2):
+        value: Any = node.args[place]
+        like = value.meta["val"]
+        unused = torch.zeros(like.shape, dtype=like.dtype, device=value.meta["device"])
+        node.update_arg(place, fixed(graph, node, f"_unused_{place}_{node.name}", unused))
 
 
 def _settle(graph: "GraphModule", node: "Node") -> None:
