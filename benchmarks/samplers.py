@@ -1,7 +1,8 @@
 """Samplers against blackjax, numpyro, pyro and posteriors: MLP 784-50-10, 1,000 examples.
 
 Leapfrog steps are timed as HMC runs them, 32 in a row, in single precision, for one chain and for
-four at once.  Effective draws are those of four chains after each library's own adaptation, at most
+four at once.  All but pyro also draw the momenta and compare the energies of both ends, as a step
+of HMC does.  Effective draws are those of four chains after each library's own adaptation, at most
 32 leapfrog steps a draw: of the log-posterior and of the predictions on 16 inputs, by one estimator
 for all.  Contestants that are not installed are left out.
 
@@ -26,7 +27,7 @@ from torch import nn
 from coset import HMC, SGHMC
 from coset.bayes import Categorical, GaussianPrior, Problem, as_batches
 from coset.inference.diagnostics import effective_sample_size
-from coset.inference.sampling.hamiltonian import Energy, Point, leapfrog
+from coset.inference.sampling.hamiltonian import Energy, Point, fresh_momenta, leapfrog
 from coset.inference.sampling.stochastic import Step, StochasticState
 from coset.inference.sampling.targets import FullBatch, MiniBatch
 from coset.inference.training.members import starting_points
@@ -51,9 +52,15 @@ def ours_leapfrog(problem: Problem, chains: int):
     positions, buffers = target.target.split(stack)
     energy = Energy.of(target, buffers)
     first, mass = energy(positions), positions.new_ones(positions.shape[1])
-    momenta = torch.randn(positions.shape)
-    begin = Point(positions, momenta, first.energy, first.gradient)
-    return lambda: leapfrog(energy, begin, SIZE, mass, STEPS)
+    generator = torch.Generator().manual_seed(0)
+
+    def run() -> torch.Tensor:
+        momenta = fresh_momenta(positions, mass, generator=generator)
+        begin = Point(positions, momenta, first.energy, first.gradient)
+        end = leapfrog(energy, begin, SIZE, mass, STEPS)
+        return end.hamiltonian(mass) - begin.hamiltonian(mass)
+
+    return run
 
 
 def log_density_of(problem: Problem):
