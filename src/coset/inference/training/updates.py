@@ -66,7 +66,8 @@ class Updates:
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
+        for parameter in self.parameters.values():  # zero_grad would do the same, more slowly
+            parameter.grad = None
 
     def state(self) -> dict[str, dict[str, Any]]:
         """What the optimiser remembers of each parameter."""
