@@ -1,15 +1,16 @@
 """The front door: fit a posterior to data, predict with it, keep it in a file."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from coset.bayes.batches import Data, as_batches, as_tensor
+from coset.bayes.batches import Data, as_batches, read_inputs
 from coset.bayes.likelihood import Categorical, Likelihood
 from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
@@ -18,7 +19,6 @@ from coset.inference import Method
 from coset.inference.laplace import Laplace
 from coset.inference.method import require_method
 from coset.inference.updating import NewMean, add_data
-from coset.posterior.chunks import split_rows
 from coset.posterior.families import Posterior
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.joint import JointPredictions
@@ -28,8 +28,9 @@ from coset.posterior.records import describe, restore
 from coset.printing import several, shown
 from coset.store import load_record, save_record
 from coset.version import __version__
-from coset.vocabulary import Progress, Weights
-from coset.weights.network import Inputs, Network, assign, functionalise, refusal
+from coset.vocabulary import Inputs, Progress, Weights
+from coset.weights.inputs import take_rows
+from coset.weights.network import REFUSALS, Network, assign, functionalise, refusal
 from coset.weights.stacking import check_fit
 
 KIND, FORMAT = "predictor", 1
@@ -83,27 +84,28 @@ class Predictor:
         """Predictions for the inputs.
 
         Args:
-            inputs: A tensor or array with the data along its first axis, or a tuple of such.
+            inputs: A tensor or array with the data along its first axis; for a network that takes
+                several, a tuple of such.
             rule: Another rule than the predictor's own.
             generator: Where draws come from.  ``None``: a fresh one of seed 0, so that equal calls
                 give equal predictions.
         """
-        inputs = _tensors(inputs)
-        try:
+        inputs, random = read_inputs(inputs), _seeded(generator)
+        with _blaming(self.network, inputs):
             return (rule or self.rule)(
-                self.posterior, self.network, self.likelihood, inputs, generator=_seeded(generator)
+                self.posterior, self.network, self.likelihood, inputs, generator=random
             )
-        except RuntimeError as error:
-            _refuse_strange_inputs(self.network, inputs, error)
-            raise
 
     def joint(self, inputs: Inputs) -> JointPredictions:
         """The joint distribution of the outputs at all inputs, for Gaussian posteriors.
 
         Args:
-            inputs: A tensor or array with the data along its first axis, or a tuple of such.
+            inputs: A tensor or array with the data along its first axis; for a network that takes
+                several, a tuple of such.
         """
-        return Linearised().joint(self.posterior, self.network, self.likelihood, _tensors(inputs))
+        inputs = read_inputs(inputs)
+        with _blaming(self.network, inputs):
+            return Linearised().joint(self.posterior, self.network, self.likelihood, inputs)
 
     @property
     def log_evidence(self) -> float | None:
@@ -157,14 +159,6 @@ class Predictor:
         return {f"network.{name}": own[name] for name in own if name not in covered}
 
 
-def _tensors(inputs: Inputs) -> Inputs:
-    """Inputs with arrays as tensors."""
-    if isinstance(inputs, tuple):
-        return tuple(as_tensor(part) for part in inputs)
-    found: Tensor = as_tensor(inputs)
-    return found
-
-
 def fit(
     module: nn.Module,
     train: Data,
@@ -180,7 +174,9 @@ def fit(
 
     Args:
         module: Any torch module whose outputs have shape ``(n, c)`` or ``(n, c, *pixels)``.
-        train: A pair ``(inputs, targets)``, a ``Dataset`` or a ``DataLoader``.
+        train: A pair ``(inputs, targets)``, a ``Dataset`` or a ``DataLoader``.  For a network
+            called as ``module(a, b)`` inputs are a tuple, ``((a, b), targets)``; of examples and
+            batches with more than two parts all but the last are inputs.
         method: How to find the posterior.  ``None``: :class:`coset.Laplace` around the module's own
             weights, which are taken to be trained.
         likelihood: Classes unless told otherwise.
@@ -198,6 +194,21 @@ def fit(
     >>> inputs, targets = torch.tensor([[-1.0], [1.0]]), torch.tensor([0, 1])
     >>> predictor = fit(nn.Linear(1, 2), (inputs, targets), method=MaximumAPosteriori(epochs=50))
     >>> predictor(inputs).mean.argmax(1)
+    tensor([0, 1])
+
+    A network of two inputs:
+
+    >>> class Difference(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.layer = nn.Linear(1, 2)
+    ...
+    ...     def forward(self, left, right):
+    ...         return self.layer(left - right)
+    >>> left, right = torch.tensor([[1.0], [5.0]]), torch.tensor([[4.0], [2.0]])
+    >>> data = ((left, right), torch.tensor([0, 1]))
+    >>> predictor = fit(Difference(), data, method=MaximumAPosteriori(epochs=50))
+    >>> predictor((left, right)).mean.argmax(1)
     tensor([0, 1])
     """
     _check_asked(module, method)
@@ -273,13 +284,20 @@ def _check_asked(module: object, method: object) -> None:
         require_method(method, "method")
 
 
-def _refuse_strange_inputs(network: Network, inputs: Inputs, error: RuntimeError) -> None:
+@contextmanager
+def _blaming(network: Network, inputs: Inputs) -> Iterator[None]:
     """Blames the inputs for an error if the network alone refuses the first of them too."""
     try:
-        with torch.no_grad():
-            network.apply(network.weights, next(split_rows(inputs, 1)))
-    except RuntimeError as same:
-        raise refusal(inputs, same) from error
+        yield
+    except CosetError:
+        raise
+    except REFUSALS as error:
+        try:
+            with torch.no_grad():
+                network.apply(network.weights, take_rows(inputs, slice(1)))
+        except REFUSALS as same:
+            raise refusal(inputs, same) from error
+        raise
 
 
 def _seeded(generator: torch.Generator | None) -> torch.Generator:

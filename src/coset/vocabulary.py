@@ -13,7 +13,10 @@ Weights: TypeAlias = dict[str, Tensor]
 """Parameters and saved floating buffers by name.  A *stack* is the same dictionary with a leading
 member axis on every tensor."""
 
-Batch: TypeAlias = tuple[Tensor, Tensor]
+Inputs: TypeAlias = Tensor | tuple[Tensor, ...]
+"""What a network is called with, one tensor or several, data axis first."""
+
+Batch: TypeAlias = tuple[Inputs, Tensor]
 """Inputs and targets, data axis first."""
 
 Progress: TypeAlias = Callable[[float, str], None]

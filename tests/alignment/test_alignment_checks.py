@@ -61,7 +61,10 @@ REFUSED = {
         "got a stack as member 0",
     ),
     "modules in a stream": (lambda: match_stream(GROUP, [NET, NET]), "member 0 of type"),
-    "undefined activations": (lambda: by(ByActivations(NET, UNDEFINED)), "inputs with 80 numbers"),
+    "undefined activations": (
+        lambda: by(ByActivations(NET, UNDEFINED)),
+        "not finite, in example 0",
+    ),
     "another module": (lambda: by(ByActivations(OTHER, INPUTS)), "'0.weight' is of shape (5, 4)"),
     "a deeper module": (
         lambda: by(ByActivations(network(4, 6, 2, 2), INPUTS)),
@@ -72,14 +75,17 @@ REFUSED = {
         lambda: by(ByActivations(NET, NARROW)),
         "got inputs of shape (2, 3)",
     ),
-    "activations of a list": (lambda: by(ByActivations(NET, [1.0])), "inputs of type list"),
-    "no activations": (lambda: by(ByActivations(NET, INPUTS[:0])), "[0] examples"),
+    "activations of a list": (lambda: by(ByActivations(NET, [1.0])), "got a list as inputs"),
+    "no activations": (lambda: by(ByActivations(NET, INPUTS[:0])), "0 rows"),
     "inputs of two lengths": (
         lambda: by(ByActivations(NET, (INPUTS, INPUTS[:3]))),
-        "[3, 20] examples",
+        "20 and 3 rows",
     ),
     "covariance of narrow inputs": (lambda: by(ByCovariance(NET, NARROW)), "shape (20, 3)"),
-    "undefined covariance": (lambda: by(ByCovariance(NET, UNDEFINED)), "inputs with 80 numbers"),
+    "undefined covariance": (
+        lambda: by(ByCovariance(NET, UNDEFINED)),
+        "not finite, in example 0",
+    ),
     "covariance of another": (lambda: by(ByCovariance(OTHER, INPUTS)), "'0.weight' is of shape"),
     "covariance by a class": (lambda: ByCovariance(NET, INPUTS, by=ByWeights), "ByWeights"),
     "straight through narrow inputs": (
@@ -88,7 +94,7 @@ REFUSED = {
     ),
     "straight through undefined inputs": (
         lambda: by(ByStraightThrough(NET, (UNDEFINED, LABELS), steps=1)),
-        "inputs with 80 numbers",
+        "not finite, in example 0",
     ),
     "straight through wrong labels": (
         lambda: by(ByStraightThrough(NET, (INPUTS, LABELS + 2), steps=1)),

@@ -105,7 +105,7 @@ def strange(net, weights, inputs, labels):
     return {
         "inputs of shape (50, 5)": (weights, (torch.zeros(50, 5).double(), labels)),
         "type torch.float32": (weights, (inputs.float(), labels)),
-        "inputs with 1 numbers": (
+        "inputs that are not finite, in example 3": (
             weights,
             (inputs.where(inputs != inputs[3, 1], torch.inf), labels),
         ),

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from coset import CosetError
 from coset.bayes import as_batches
@@ -100,11 +100,104 @@ def test_other_things_are_refused(bad):
         as_batches(bad)
 
 
+SEVERAL = INPUTS, torch.arange(21).reshape(7, 3, 1)
+
+
 class Triples(Pairs):
     def __getitem__(self, index):
-        return INPUTS[index], TARGETS[index], TARGETS[index]
+        return *(part[index] for part in SEVERAL), TARGETS[index]
 
 
-def test_examples_of_three_parts_are_refused_when_they_are_read():
-    with pytest.raises(CosetError, match="side by side"):
-        next(iter(as_batches(Triples())))
+class Nested(Pairs):
+    def __getitem__(self, index):
+        return tuple(part[index].numpy() for part in SEVERAL), int(TARGETS[index])
+
+
+class StreamOfTriples(IterableDataset):
+    def __iter__(self):
+        return iter(zip(*SEVERAL, TARGETS, strict=True))
+
+
+FORMS_OF_SEVERAL = {
+    "tuple": lambda: (SEVERAL, TARGETS),
+    "list": lambda: [list(SEVERAL), TARGETS],
+    "arrays": lambda: (tuple(part.numpy() for part in SEVERAL), TARGETS.numpy()),
+    "tensor set": lambda: TensorDataset(*SEVERAL, TARGETS),
+    "data set": Triples,
+    "nested": Nested,
+    "stream": StreamOfTriples,
+    "loader": lambda: DataLoader(Triples(), batch_size=3, shuffle=True),
+    "loader of nested": lambda: DataLoader(Nested(), batch_size=3),
+    "loader of tensors": lambda: DataLoader(TensorDataset(*SEVERAL, TARGETS), batch_size=3),
+    "batches": lambda: as_batches((SEVERAL, TARGETS), batch_size=3),
+}
+
+
+@pytest.mark.parametrize("form", FORMS_OF_SEVERAL.values(), ids=FORMS_OF_SEVERAL)
+def test_every_form_of_several_inputs_gives_the_same_rows(form):
+    batches = as_batches(form(), batch_size=3)
+    assert batches.size == 7
+    passed = list(batches)
+    assert [len(targets) for _, targets in passed] == [3, 3, 1]
+    for number, whole in enumerate(SEVERAL):
+        assert torch.equal(torch.cat([inputs[number] for inputs, _ in passed]), whole)
+    index = torch.tensor([[6, 0], [2, 2]])
+    inputs, targets = batches.rows(index)
+    assert torch.equal(targets, index)
+    for found, whole in zip(inputs, SEVERAL, strict=True):
+        assert torch.equal(found, whole[index])
+
+
+def test_a_tuple_of_one_is_one_input():
+    assert torch.equal(as_batches(((INPUTS,), TARGETS)).inputs, INPUTS)
+
+
+class Named(Pairs):
+    def __getitem__(self, index):
+        return {"labels": TARGETS[index], "input_ids": INPUTS[index], "mask": INPUTS[index]}
+
+
+class Ragged(IterableDataset):
+    def __iter__(self):
+        return iter([(torch.zeros(2), 0), (torch.zeros(3), 1)])
+
+
+BAD_SEVERAL = {
+    "three parts": ((*SEVERAL, TARGETS), r"\(\(first, second\), targets\)"),
+    "no inputs": (((), TARGETS), "an empty tuple"),
+    "other rows": (((INPUTS, INPUTS[:3]), TARGETS), "needed the same number of rows"),
+    "other targets": ((SEVERAL, TARGETS[:3]), r"\(7, 2\).*\(7, 3, 1\).* targets of shape \(3,\)"),
+    "numbers": (((INPUTS, 3), TARGETS), "a tensor, a int"),
+    "ragged": (DataLoader(Ragged(), batch_size=1), "pad them to one length"),
+    "names": (
+        {"input_ids": INPUTS, "labels": TARGETS, "mask": INPUTS},
+        r"write \(\(data\['input_ids'\], data\['mask'\]\), data\['labels'\]\)",
+    ),
+    "named examples": (
+        Named(),
+        r"return \(batch\['input_ids'\], batch\['mask'\]\), batch\['labels'\]\n",
+    ),
+    "named inputs": (
+        ({"ids": INPUTS, "mask": INPUTS}, TARGETS),
+        r"write \(inputs\['ids'\], inputs\['mask'\]\)",
+    ),
+    "inputs alone": (DataLoader(INPUTS, batch_size=2), "needed inputs and targets"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SEVERAL)
+def test_other_things_in_place_of_several_inputs_are_refused(name):
+    data, message = BAD_SEVERAL[name]
+    with pytest.raises(CosetError, match=message):
+        next(iter(as_batches(data)))
+
+
+def test_what_the_refusal_of_names_says_to_do_works():
+    def collate(examples):
+        batch = default_collate(examples)
+        return (batch["input_ids"], batch["mask"]), batch["labels"]
+
+    batches = as_batches(DataLoader(Named(), batch_size=3, collate_fn=collate))
+    inputs, targets = batches.rows(torch.arange(7))
+    assert torch.equal(inputs[0], INPUTS)
+    assert torch.equal(targets, TARGETS)

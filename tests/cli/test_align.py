@@ -120,7 +120,7 @@ DATA = {
     "labels from 3 to 3": {"inputs": torch.zeros(20, 6), "targets": torch.full((20,), 3)},
     "targets of shape (20, 1)": {"inputs": torch.zeros(20, 6), "targets": torch.zeros(20, 1)},
     "rows": {"inputs": torch.zeros(20, 6), "targets": torch.zeros(3).long()},
-    "120 numbers that are": {
+    "not finite, in example 0": {
         "inputs": torch.full((20, 6), torch.nan),
         "targets": torch.zeros(20).long(),
     },

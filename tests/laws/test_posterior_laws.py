@@ -8,63 +8,8 @@ from torch import nn
 from torch.func import vmap
 
 import coset
-from coset import (
-    HMC,
-    NUTS,
-    SGHMC,
-    SGLD,
-    SWAG,
-    CosetError,
-    DeepEnsemble,
-    Laplace,
-    LastLayer,
-    MaximumAPosteriori,
-    MCDropout,
-    MeanField,
-    MultiMode,
-    RebasedGaussian,
-)
-
-BASE = MaximumAPosteriori(epochs=3)
-METHODS = {
-    "map": BASE,
-    "ensemble": DeepEnsemble(2, BASE),
-    "dropout": MCDropout(BASE),
-    "dropout by example": MCDropout(BASE, per_example=True),
-    "mean field": MeanField(epochs=3),
-    "mean field from a training": MeanField(epochs=3, base=BASE),
-    "mean field, flipout": MeanField(epochs=3, estimator="flipout"),
-    "mean field, shared": MeanField(epochs=3, estimator="shared"),
-    "SWAG": SWAG(rank=3, base=BASE, epochs=4),
-    "diagonal SWAG": SWAG(rank=0, base=BASE, epochs=4),
-    "SGHMC": SGHMC(burn_in=4, draws=3, thinning=1, chains=2),
-    "SGLD": SGLD(burn_in=4, draws=3, thinning=1, chains=2),
-    "HMC": HMC(warmup=20, draws=3, chains=2, max_steps=4),
-    "NUTS": NUTS(warmup=20, draws=3, chains=2, max_depth=3),
-    "multi-SWAG": MultiMode(SWAG(rank=2, base=BASE, epochs=4), 2),
-    "multi-dropout": MultiMode(MCDropout(BASE), 2),
-    "multi-mean-field": MultiMode(MeanField(epochs=3), 2),
-    "multi-mean-field by evidence": MultiMode(MeanField(epochs=3), 2, by_evidence=True),
-    "multi-ensemble": MultiMode(DeepEnsemble(2, BASE), 2),
-    "multi-map": MultiMode(BASE, 2),
-    "multi-HMC": MultiMode(HMC(warmup=20, draws=3, chains=1, max_steps=4), 2),
-    "multi-NUTS": MultiMode(NUTS(warmup=20, draws=3, chains=1, max_depth=3), 2),
-    "multi-SGHMC": MultiMode(SGHMC(burn_in=4, draws=3, thinning=1, chains=1), 2),
-    "multi-SGLD": MultiMode(SGLD(burn_in=4, draws=3, thinning=1, chains=1), 2),
-    "multi-rebased": MultiMode(RebasedGaussian(DeepEnsemble(3, BASE)), 2),
-    "rebased": RebasedGaussian(DeepEnsemble(3, BASE)),
-    "rebased to the first": RebasedGaussian(DeepEnsemble(3, BASE), reference="first"),
-    "rebased by outputs": RebasedGaussian(DeepEnsemble(3, BASE), by_outputs=True),
-    "rebased for density": RebasedGaussian(DeepEnsemble(3, BASE), reference="gaussian"),
-    "rebased, low rank": RebasedGaussian(DeepEnsemble(3, BASE), rank=2),
-    "rebased, unit by unit": RebasedGaussian(DeepEnsemble(3, BASE), per_unit=True),
-    "not rebased": RebasedGaussian(DeepEnsemble(3, BASE), align=None),
-    "rebased dropout": RebasedGaussian(MCDropout(BASE), samples=4),
-    "rebased mean field": RebasedGaussian(MeanField(epochs=3), samples=4),
-    "rebased last layer": RebasedGaussian(Laplace(subset=LastLayer()), samples=4),
-    "SWAG of rank one": SWAG(rank=1, base=BASE, epochs=3),
-    "multi-Laplace": MultiMode(Laplace(), 2, base=BASE),
-}
+from coset import CosetError
+from methods import METHODS
 
 NORMALISED = [name for name in METHODS if name != "multi-Laplace"]  # it refuses, see below
 

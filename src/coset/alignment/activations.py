@@ -17,7 +17,7 @@ from coset.alignment.by_weights import (
     begin_at,
     rescaled_if_it_helps,
 )
-from coset.alignment.checks import answer, check_inputs, check_network, network_of
+from coset.alignment.checks import answer, check_network, network_of
 from coset.alignment.plans import lone_signs
 from coset.alignment.read_points import ReadPoint, find_read_points
 from coset.errors import CosetError
@@ -26,7 +26,8 @@ from coset.symmetry.elements import PermutationFactor, ScalingFactor, Site
 from coset.symmetry.graph import Graph, Ref
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.tracing import trace
-from coset.vocabulary import Weights
+from coset.vocabulary import Inputs, Weights
+from coset.weights.inputs import check_finite_inputs, count_rows, parts_of, take_rows
 from coset.weights.network import Network
 
 Score = Literal["correlation", "covariance", "inner"]
@@ -51,7 +52,7 @@ class ByActivations:
     """
 
     module: nn.Module
-    inputs: Tensor | tuple[Tensor, ...]
+    inputs: Inputs
     score: Score = "correlation"
 
     def __post_init__(self) -> None:
@@ -68,15 +69,14 @@ class ByActivations:
         self, group: SymmetryGroup, weights: Weights, to: Weights, *, generator: torch.Generator
     ) -> Outcome:
         """The element found for weights that were checked."""
-        check_inputs(self.inputs)
-        chunks = _chunks(self.inputs)
+        chunks = _chunks(count_rows(self.inputs))
+        check_finite_inputs(self.inputs)
         check_network(group, self._network, "ByActivations")
         with torch.no_grad():  # of wrong inputs a tracer would say that the network is to blame
-            few = tuple(part[:2] for part in _parts(self.inputs))
-            answer(partial(self._network.apply, to), few)
-        graph = trace(self.module, tuple(part[: chunks[0]] for part in _parts(self.inputs)))
+            answer(partial(self._network.apply, to), take_rows(self.inputs, slice(2)))
+        graph = trace(self.module, take_rows(self.inputs, slice(chunks[0])))
         points = find_read_points(graph, group)
-        grams = gram_matrices(graph, points, to, weights, _parts(self.inputs), chunks, self.score)
+        grams = gram_matrices(graph, points, to, weights, parts_of(self.inputs), chunks, self.score)
         seen, outcome = _solve(group, points, grams, generator)
         outcome = replace(outcome, aligned=None)  # of Gram matrices
         rest = [name for name in outcome.element.permutations if name not in seen]
@@ -213,18 +213,7 @@ def _finish(
     return replace(outcome, element=ascent.element, aligned=None)
 
 
-def _parts(inputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return inputs if isinstance(inputs, tuple) else (inputs,)
-
-
-def _chunks(inputs: Tensor | tuple[Tensor, ...]) -> tuple[int, int]:
+def _chunks(total: int) -> tuple[int, int]:
     """Examples a chunk and chunks, such that few examples are left over."""
-    lengths = {len(part) if part.dim() else 0 for part in _parts(inputs)}
-    total = min(lengths, default=0)
-    if total == 0 or len(lengths) > 1:
-        raise CosetError(
-            f"got inputs with {sorted(lengths)} examples",
-            "needed examples to compare activations on, along the first axis of each input",
-        )
     count = -(-total // _CHUNK)
     return total // count, count

@@ -21,7 +21,7 @@ from coset.alignment.by_weights import ByWeights, Outcome
 from coset.alignment.checks import answer, check_network, network_of
 from coset.errors import CosetError
 from coset.symmetry.group import SymmetryGroup
-from coset.vocabulary import Weights
+from coset.vocabulary import Inputs, Weights
 from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 from coset.weights.network import Network
 
@@ -87,7 +87,7 @@ class ByCovariance:
     """
 
     module: nn.Module
-    inputs: Tensor
+    inputs: Inputs
     by: ByWeights = field(default_factory=lambda: ByWeights(scales="keep"))
 
     def __post_init__(self) -> None:
@@ -134,7 +134,7 @@ class ByCovariance:
         return Outcome(found.element, found.ties, found.sweeps)
 
 
-def _readers(network: Network, weights: Weights, inputs: Tensor) -> dict[str, Layer]:
+def _readers(network: Network, weights: Weights, inputs: Inputs) -> dict[str, Layer]:
     """The layers of a pass by the name of their weight; those used twice are left out."""
     given = {name: tensor.clone() for name, tensor in weights.items()}
     seen = _Reading({id(tensor): name for name, tensor in given.items()})

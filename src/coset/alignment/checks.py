@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from coset.errors import CosetError
 from coset.symmetry.group import SymmetryGroup
-from coset.vocabulary import Weights
-from coset.weights.network import Inputs, Network, functionalise, refusal
+from coset.vocabulary import Inputs, Weights
+from coset.weights.inputs import check_finite_inputs, count_rows
+from coset.weights.network import REFUSALS, Network, functionalise, refusal
 
 TO = "the weights to match to"
 MOVED = "the weights to move"
@@ -149,26 +150,11 @@ def _sized(shape: tuple[int, ...] | None) -> str:
 
 def answer(call: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
     """What a network says to inputs, which are blamed if it cannot take them."""
-    check_inputs(inputs)
+    count_rows(inputs)
+    check_finite_inputs(inputs)
     try:
         return call(inputs)
     except CosetError:
         raise
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+    except REFUSALS as error:
         raise refusal(inputs, error) from error
-
-
-def check_inputs(inputs: Inputs) -> None:
-    """Refuses inputs that are no tensors, or have numbers that are not finite."""
-    for part in inputs if isinstance(inputs, tuple) else (inputs,):
-        if not isinstance(part, Tensor):
-            raise CosetError(
-                f"got inputs of type {type(part).__name__}", "needed a tensor, or a tuple of them"
-            )
-        if part.is_floating_point() and not bool(part.isfinite().all()):
-            bad = int((~part.isfinite()).sum())
-            raise CosetError(
-                f"got inputs with {bad} numbers that are infinite or not numbers",
-                "needed finite inputs",
-                "leave these examples out, or fill the numbers in",
-            )

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from coset.alignment.checks import answer
 from coset.bayes.batches import Data, as_batches
 from coset.errors import CosetError
-from coset.vocabulary import Weights
+from coset.vocabulary import Inputs, Weights
+from coset.weights.inputs import parts_of, take_rows
 from coset.weights.network import assign, weights_of
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -50,7 +51,7 @@ def reset_norm(module: nn.Module, weights: Weights, data: Data) -> Weights:
         norm.train()
     with torch.no_grad():
         for inputs, _ in as_batches(data):
-            answer(working, inputs)
+            _run(working, inputs)
     return weights_of(working)
 
 
@@ -127,7 +128,7 @@ def channel_moments(
 
     with _hooks(module, names, measure), torch.no_grad():
         for inputs, _ in as_batches(data, batch_size=1000):
-            answer(module, inputs)
+            _run(module, inputs)
     return Moments(
         {name: torch.stack(found).mean(0) for name, found in means.items()},
         {name: torch.stack(found).mean(0) for name, found in deviations.items()},
@@ -139,9 +140,13 @@ def _repairable(module: nn.Module, data: Data) -> list[str]:
     layers = [n for n, child in module.named_modules() if isinstance(child, _LAYERS)]
     seen: list[str] = []
     with _hooks(module, layers, lambda name, _layer, _outputs: seen.append(name)), torch.no_grad():
-        answer(module, next(iter(as_batches(data)))[0][:2])
+        _run(module, take_rows(next(iter(as_batches(data)))[0], slice(2)))
     once = [name for name in seen[:-1] if seen.count(name) == 1]
     return [name for name in once if module.get_submodule(name).bias is not None]
+
+
+def _run(module: nn.Module, inputs: Inputs) -> Tensor:
+    return answer(lambda given: module(*parts_of(given)), inputs)
 
 
 @contextmanager

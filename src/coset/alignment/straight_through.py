@@ -13,7 +13,7 @@ from coset.bayes.batches import Batches, Data, as_batches
 from coset.errors import CosetError
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
-from coset.vocabulary import Weights
+from coset.vocabulary import Batch, Weights
 from coset.weights.network import Network
 
 
@@ -108,7 +108,7 @@ class ByStraightThrough:
         weights: Weights,
         to: Weights,
         element: Element,
-        held: tuple[Tensor, Tensor],
+        held: Batch,
     ) -> float:
         middle = interpolate(to, group.act(element, weights), 0.5)
         return evaluate_at(network, middle, held, self.loss)[0]

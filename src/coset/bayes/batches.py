@@ -1,6 +1,6 @@
 """Training data as one thing: a size, passes in a fixed order, and rows by number."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -11,9 +11,23 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from coset.errors import CosetError
 from coset.printing import brief
-from coset.vocabulary import Batch
+from coset.vocabulary import Batch, Inputs
+from coset.weights.inputs import (
+    as_inputs,
+    count_rows,
+    map_parts,
+    parts_of,
+    shape_rows,
+    shapes_of,
+    split_rows,
+)
 
-Data: TypeAlias = "DataLoader[Any] | Dataset[Any] | tuple[Tensor, Tensor] | Batches"
+Data: TypeAlias = "DataLoader[Any] | Dataset[Any] | Batch | Batches"
+"""Inputs, a tensor or a tuple of them, and targets; or something that yields such examples: of
+those with more than two parts, all but the last are inputs."""
+
+_TARGETS = ("labels", "label", "targets", "target", "y")
+"""Names that targets often have, for a message."""
 
 
 class Batches(Protocol):
@@ -42,7 +56,7 @@ class Batches(Protocol):
 class InMemory:
     """Inputs and targets as tensors."""
 
-    inputs: Tensor
+    inputs: Inputs
     targets: Tensor
     batch_size: int = 256
 
@@ -51,22 +65,21 @@ class InMemory:
     @property
     def size(self) -> int:
         """Number of examples."""
-        return len(self.inputs)
+        return len(self.targets)
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches in the order of the tensors."""
-        pairs = zip(
-            self.inputs.split(self.batch_size), self.targets.split(self.batch_size), strict=True
-        )
-        yield from pairs
+        inputs = split_rows(self.inputs, self.batch_size)
+        yield from zip(inputs, self.targets.split(self.batch_size), strict=True)
 
     def rows(self, index: Tensor) -> Batch:
         """The examples of the given numbers."""
         flat = index.flatten()  # copying whole rows is twice as fast as general indexing
-        return (
-            self.inputs.index_select(0, flat).view(*index.shape, *self.inputs.shape[1:]),
-            self.targets.index_select(0, flat).view(*index.shape, *self.targets.shape[1:]),
-        )
+
+        def chosen(part: Tensor) -> Tensor:
+            return part.index_select(0, flat).view(*index.shape, *part.shape[1:])
+
+        return map_parts(chosen, self.inputs), chosen(self.targets)
 
 
 @dataclass(frozen=True)
@@ -90,35 +103,47 @@ class FromDataset:
     def rows(self, index: Tensor) -> Batch:
         """The examples of the given numbers."""
         examples = [self.dataset[i] for i in index.flatten().tolist()]
-        inputs, targets = _pair(tuple(self.collate(examples)))
+        inputs, targets = read_batch(self.collate(examples))
         return (
-            inputs.reshape(*index.shape, *inputs.shape[1:]),
+            shape_rows(inputs, index.shape),
             targets.reshape(*index.shape, *targets.shape[1:]),
         )
 
 
 def as_batches(data: Data, *, batch_size: int = 256) -> Batches:
-    """Reads a pair of tensors, a data set or a loader as :class:`Batches`.
+    """Reads a pair of inputs and targets, a data set or a loader as :class:`Batches`.
+
+    Several inputs are a tuple.  Of examples and batches of more than two parts, such as those of
+    ``TensorDataset(ids, mask, targets)``, all but the last are inputs.
 
     A loader's own order is not used: passes go in the order of its data set, so that two passes
     see the same rows, and training draws its own order from a seed.
 
     >>> as_batches((torch.zeros(5, 2), torch.zeros(5))).size
     5
+    >>> ids, mask = torch.tensor([[4, 7], [9, 0]]), torch.tensor([[1.0, 1.0], [1.0, 0.0]])
+    >>> (first, second), targets = next(iter(as_batches(((ids, mask), torch.tensor([0, 1])))))
+    >>> first.shape, second.shape, targets.shape
+    (torch.Size([2, 2]), torch.Size([2, 2]), torch.Size([2]))
     """
     if isinstance(data, DataLoader):
         return _from_loader(data, batch_size)
     if isinstance(data, TensorDataset):
-        data = _pair(data.tensors)
+        data = read_batch(data.tensors)
     if isinstance(data, (tuple, list)):
-        inputs, targets = _pair(data)
-        return InMemory(inputs, targets, batch_size)
+        return InMemory(*read_pair(data), batch_size)
     if isinstance(data, IterableDataset):
         return _materialise(DataLoader(data, batch_size=batch_size), batch_size)
     if isinstance(data, Dataset):
         return _checked(FromDataset(data, batch_size))
     if all(hasattr(data, name) for name in ("size", "batch_size", "rows")):
         return data
+    if isinstance(data, Mapping):
+        raise CosetError(
+            f"got a dictionary of {', '.join(map(str, data))} as data",
+            "needed a pair (inputs, targets), with several inputs in the order of the network",
+            f"write ({_in_order(data, 'data')})",
+        )
     raise CosetError(
         f"got data of type {type(data).__name__}",
         "needed a DataLoader, a Dataset or a pair (inputs, targets)",
@@ -151,17 +176,25 @@ def _from_loader(loader: "DataLoader[Any]", batch_size: int) -> Batches:
         return _materialise(loader, size)
     default = loader.collate_fn is default_collate
     if isinstance(loader.dataset, TensorDataset) and default:
-        return InMemory(*_pair(loader.dataset.tensors), size)
+        return InMemory(*read_batch(loader.dataset.tensors), size)
     return _checked(FromDataset(loader.dataset, size, loader.collate_fn))
 
 
 def _materialise(loader: "DataLoader[Any]", batch_size: int) -> Batches:
     """A stream has no second pass, so it is kept in memory."""
-    pairs = [_pair(batch) for batch in loader]
+    pairs = [read_batch(batch) for batch in loader]
     if not pairs:
         raise CosetError("got an empty loader", "needed at least one example")
-    inputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-    return InMemory(inputs, targets, batch_size)
+    inputs, targets = zip(*pairs, strict=True)
+    try:
+        whole = [torch.cat(each) for each in zip(*map(parts_of, inputs), strict=True)]
+        return InMemory(as_inputs(whole), torch.cat(targets), batch_size)
+    except (RuntimeError, ValueError) as error:
+        raise CosetError(
+            f"got a stream whose batches do not fit together ({error})",
+            "needed inputs of the same number and shape in all, which are kept in memory",
+            "pad them to one length, or give a data set that has a length",
+        ) from error
 
 
 def _checked(batches: FromDataset) -> Batches:
@@ -172,22 +205,72 @@ def _checked(batches: FromDataset) -> Batches:
     return batches
 
 
-def _pair(data: Sequence[Any]) -> tuple[Tensor, Tensor]:
-    parts = [as_tensor(part) for part in data]
-    if len(parts) != 2 or not all(isinstance(part, Tensor) for part in parts):
+def read_pair(data: tuple[Any, ...] | list[Any]) -> Batch:
+    """A pair of inputs and targets, checked."""
+    if len(data) != 2:
+        kinds = ", ".join(type(part).__name__ for part in data)
         raise CosetError(
-            f"got {len(parts)} parts: {', '.join(type(part).__name__ for part in parts)}",
-            "needed two tensors, inputs and targets",
-            "put several inputs side by side in one tensor, and wrap the network in a module "
-            "that parts them",
+            f"got {len(data)} parts: {kinds}",
+            "needed two, inputs and targets",
+            "put several inputs into a tuple: ((first, second), targets)",
         )
-    inputs, targets = parts
-    if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) != len(targets):
+    targets = as_tensor(data[1])
+    if not isinstance(targets, Tensor):
         raise CosetError(
-            f"got inputs of shape {tuple(inputs.shape)} and targets of shape "
-            f"{tuple(targets.shape)}",
-            "needed the same number of rows in both",
+            f"got targets of type {type(targets).__name__}", "needed a tensor or an array"
         )
-    if len(inputs) == 0:
+    if targets.dim() and not len(targets):
         raise CosetError("got an empty data set", "needed at least one example")
+    inputs = read_inputs(data[0])
+    if targets.dim() == 0 or count_rows(inputs) != len(targets):
+        raise CosetError(
+            f"got inputs of {shapes_of(inputs)} and targets of shape {tuple(targets.shape)}",
+            "needed the same number of rows in all",
+        )
     return inputs, targets
+
+
+def read_inputs(inputs: Any) -> Inputs:
+    """Inputs with arrays as tensors, and several as a tuple.
+
+    >>> read_inputs([np.zeros(3), torch.zeros(3)])
+    (tensor([0., 0., 0.], dtype=torch.float64), tensor([0., 0., 0.]))
+    """
+    if isinstance(inputs, Mapping):
+        names = ", ".join(f"inputs[{name!r}]" for name in inputs)
+        raise CosetError(
+            f"got a dictionary of {', '.join(map(str, inputs))} as inputs",
+            "needed a tensor, or a tuple of them in the order in which the network takes them",
+            f"write ({names})",
+        )
+    several = isinstance(inputs, (tuple, list))
+    found = tuple(map(as_tensor, inputs)) if several else as_tensor(inputs)
+    count_rows(found)
+    return as_inputs(parts_of(found))
+
+
+def read_batch(batch: Any) -> Batch:
+    """A batch as a loader yields it: of more than two parts, all but the last are inputs."""
+    if isinstance(batch, Mapping):
+        raise CosetError(
+            f"got batches that are dictionaries of {', '.join(map(str, batch))}",
+            "needed inputs in the order in which the network takes them, and targets last",
+            "give a loader that puts them in order, such as\n\n"
+            "    def collate(examples):\n"
+            "        batch = default_collate(examples)  # or what the loader does now\n"
+            f"        return {_in_order(batch, 'batch')}\n\n"
+            "    DataLoader(dataset, batch_size=…, collate_fn=collate)\n",
+        )
+    if isinstance(batch, Tensor) or not isinstance(batch, Iterable):
+        raise CosetError(f"got batches of type {type(batch).__name__}", "needed inputs and targets")
+    parts = tuple(batch)
+    return read_pair(parts if len(parts) <= 2 else (parts[:-1], parts[-1]))
+
+
+def _in_order(names: Iterable[Any], of: str) -> str:
+    """How to write named inputs and targets as a pair."""
+    listed = list(names)
+    target = next((name for name in _TARGETS if name in listed), listed[-1] if listed else "…")
+    inputs = [f"{of}[{name!r}]" for name in listed if name != target] or [f"{of}[…]"]
+    first = f"({', '.join(inputs)})" if len(inputs) > 1 else inputs[0]
+    return f"{first}, {of}[{target!r}]"

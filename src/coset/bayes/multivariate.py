@@ -12,8 +12,8 @@ from coset.bayes.batches import Batches
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.vocabulary import Batch, Weights
-from coset.weights.network import Inputs
+from coset.vocabulary import Batch, Inputs, Weights
+from coset.weights.inputs import shape_rows
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class _WhiteBatches:
         inputs, targets = self.inner.rows(index.flatten())
         white = whiten(targets, self.factor)
         return (
-            inputs.reshape(*index.shape, *inputs.shape[1:]),
+            shape_rows(inputs, index.shape),
             white.reshape(*index.shape, *white.shape[1:]),
         )
 

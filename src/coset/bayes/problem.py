@@ -8,8 +8,9 @@ from coset.bayes.batches import Batches, Data, as_batches
 from coset.bayes.likelihood import Categorical, Likelihood
 from coset.bayes.prior import GaussianPrior
 from coset.errors import CosetError
-from coset.vocabulary import Batch, Weights
-from coset.weights.network import Network, functionalise
+from coset.vocabulary import Batch, Inputs, Weights
+from coset.weights.inputs import check_finite_inputs, count_rows, parts_of, shapes_of, take_rows
+from coset.weights.network import REFUSALS, Network, functionalise
 
 
 @dataclass(frozen=True)
@@ -70,53 +71,43 @@ class Problem:
         """
         seen = 0
         for number, (inputs, targets) in enumerate(self.train):
-            _require_finite(inputs, seen)
+            check_finite_inputs(inputs, first=seen)
             if number == 0:
                 outputs = self._first_outputs(inputs)
             seen += len(targets)
             self.likelihood.check(outputs.expand(len(targets), *outputs.shape[1:]), targets)
 
-    def _first_outputs(self, inputs: Tensor) -> Tensor:
-        few = inputs[:2]
+    def _first_outputs(self, inputs: Inputs) -> Tensor:
+        few = take_rows(inputs, slice(2))
         try:
             outputs: object = self.network.apply(self.network.weights, few)
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        except REFUSALS as error:
             reason = str(error).partition("\n")[0]
             raise CosetError(
-                f"got inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}, which the "
-                f"network cannot read ({reason})",
+                f"got inputs of {shapes_of(inputs)}, which the network cannot read ({reason})",
                 "needed one example a row, in the shape and type that its first layer takes",
                 self._advice(inputs),
             ) from error
-        if isinstance(outputs, Tensor) and outputs.shape[:1] == few.shape[:1]:
+        if isinstance(outputs, Tensor) and outputs.shape[:1] == (count_rows(few),):
             return outputs[:1]
         kind = type(outputs).__name__
         if isinstance(outputs, Tensor):
-            kind = f"shape {tuple(outputs.shape)} for {len(few)} examples"
+            kind = f"shape {tuple(outputs.shape)} for {count_rows(few)} examples"
         raise CosetError(
             f"got a network that returns {kind}",
             "needed one tensor of outputs, one row an example",
             "wrap it in a module whose forward returns that tensor, such as its logits",
         )
 
-    def _advice(self, inputs: Tensor) -> str:
+    def _advice(self, inputs: Inputs) -> str:
         kinds = {self.network.weights[name].dtype for name in self.network.layout.names}
-        if inputs.is_floating_point() and len(kinds) == 1 and inputs.dtype not in kinds:
+        given = {part.dtype for part in parts_of(inputs) if part.is_floating_point()}
+        if len(kinds) == 1 and given - kinds:
             return f"the weights are {kinds.pop()}: give inputs of that type"
+        if len(parts_of(inputs)) > 1:
+            return "check the data set: all parts of an example but the last are inputs"
         return "check the data set"
 
     def with_likelihood(self, likelihood: Likelihood) -> "Problem":
         """The same problem under another likelihood (learnt noise, say)."""
         return replace(self, likelihood=likelihood)
-
-
-def _require_finite(inputs: Tensor, first: int) -> None:
-    """Refuses inputs that are not finite; their rows are counted from ``first``."""
-    if not inputs.is_floating_point() or bool(inputs.isfinite().all()):
-        return
-    bad = ~inputs.isfinite().reshape(len(inputs), -1).all(1)
-    raise CosetError(
-        f"got inputs that are not finite, in example {first + int(bad.nonzero()[0])}",
-        "needed finite numbers",
-        "leave such examples out, or fill the gaps",
-    )

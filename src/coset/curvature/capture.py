@@ -17,9 +17,9 @@ from coset.curvature.examples import probe
 from coset.curvature.maps import LinearMap, Pair
 from coset.curvature.readers import READERS
 from coset.curvature.watch import Watch
-from coset.vocabulary import Weights
+from coset.vocabulary import Inputs, Weights
 from coset.weights.layout import Layout
-from coset.weights.network import Inputs, Network
+from coset.weights.network import Network
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from coset.curvature.measure import Measured, recordings, squares
 from coset.curvature.output_hessian import along
 from coset.linalg import BlockDiagonal, Kronecker
 from coset.vocabulary import Weights
+from coset.weights.inputs import take_rows
 from coset.weights.layout import Layout
 
 _CACHED = 1 << 28
@@ -97,7 +98,7 @@ def _rows_at_a_time(
 ) -> int:
     """Examples whose gradients of all columns, and the products they enter, fit the memory."""
     inputs, _ = next(iter(problem.train))
-    one = inputs[:1] if isinstance(inputs, Tensor) else tuple(part[:1] for part in inputs)
+    one = take_rows(inputs, slice(1))
     recorded = record(problem.network, weights, layout, one, separate=separate)
     columns = min(_SIDE_BY_SIDE, column_count(problem.likelihood, recorded.outputs))
     entries = 0

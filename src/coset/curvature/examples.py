@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coset.vocabulary import Weights
+from coset.vocabulary import Inputs, Weights
 from coset.weights.calls import Arguments, Calls, Named, TorchFunction
-from coset.weights.network import Inputs, Network
+from coset.weights.inputs import count_rows, map_parts
+from coset.weights.network import Network
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -76,13 +77,12 @@ class Probe:
 
 def probe(network: Network, weights: Weights, inputs: Inputs) -> Probe:
     """Runs the network with the first example twice, or three times where there are two."""
-    parts = inputs if isinstance(inputs, tuple) else (inputs,)
-    rows = len(parts[0])
+    rows = count_rows(inputs)
     others = 3 if rows == 2 else 2
-    few = tuple(part[:1].expand(others, *part.shape[1:]).clone() for part in parts)
+    few = map_parts(lambda part: part[:1].expand(others, *part.shape[1:]).clone(), inputs)
     listener = _Listener()
     with torch.enable_grad(), listener:  # as in the run that is watched; nothing requires any
-        network.apply(weights, few if isinstance(inputs, tuple) else few[0])
+        network.apply(weights, few)
     return Probe(rows, others, listener.calls)
 
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from coset.bayes.problem import Problem
 from coset.curvature.kept import KeptRun, keep
 from coset.curvature.measure import gradient_rows
-from coset.curvature.products import Linearisation, split
+from coset.curvature.products import Linearisation
 from coset.linalg import FromFunctions
-from coset.vocabulary import Weights
+from coset.vocabulary import Inputs, Weights
+from coset.weights.inputs import count_rows, split_rows
 from coset.weights.layout import Layout
-from coset.weights.network import Inputs
 
 _KEPT = 1 << 28
 """Bytes of a Jacobian that is kept as a matrix."""
@@ -73,7 +73,7 @@ class Jacobian:
             parts = [
                 gradient_rows(problem.network, weights, layout, part).flatten(0, 1)
                 for inputs, _ in problem.train
-                for part in inputs.split(step)
+                for part in split_rows(inputs, step)
             ]
             matrix = torch.cat(parts)
         return Jacobian(shape, matrix, problem, weights, layout, _GRAPHS if kept else 0)
@@ -109,8 +109,8 @@ class Jacobian:
         room, number = self.room, 0
         for inputs, _ in self.problem.train:
             each = self._line.row_bytes(inputs, 0) // 2
-            for chunk in split(inputs, max(1, _PART // each)):
-                size = each * count(chunk)
+            for chunk in split_rows(inputs, max(1, _PART // each)):
+                size = each * count_rows(chunk)
                 room -= size
                 if number < len(runs):
                     yield runs[number]
@@ -130,7 +130,7 @@ class Jacobian:
     def _can_keep(self) -> bool:
         """Whether kept runs give the derivatives of this network, as one example tells."""
         inputs, _ = next(iter(self.problem.train))
-        one = next(split(inputs, 1))
+        one = next(split_rows(inputs, 1))
         like = self.layout.flatten(self.weights)
         noise = torch.randn(1, len(like), generator=torch.Generator().manual_seed(0))
         try:
@@ -160,15 +160,10 @@ class _Fresh:
 
     @property
     def rows(self) -> int:
-        return count(self.inputs)
+        return count_rows(self.inputs)
 
     def push(self, directions: Float[Tensor, "k p"]) -> Float[Tensor, "k n ..."]:
         return self.line.push(self.inputs, directions)
 
     def pull(self, cotangents: Float[Tensor, "k n ..."]) -> Float[Tensor, "k p"]:
         return self.line.pull(self.inputs, cotangents)
-
-
-def count(inputs: Inputs) -> int:
-    """Rows of some inputs."""
-    return len(inputs if isinstance(inputs, Tensor) else inputs[0])

@@ -18,10 +18,11 @@ from torch.nn import functional
 from coset.curvature.examples import view_or_copy
 from coset.curvature.patches import channels_last, per_axis
 from coset.curvature.products import differentiable
-from coset.vocabulary import Weights
+from coset.vocabulary import Inputs, Weights
 from coset.weights.calls import Arguments, Calls, Named, TorchFunction
+from coset.weights.inputs import map_parts
 from coset.weights.layout import Layout
-from coset.weights.network import Inputs, Network
+from coset.weights.network import Network
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,7 @@ def keep(network: Network, weights: Weights, layout: Layout, inputs: Inputs) -> 
         name: channels_last(tensor.detach()).requires_grad_()
         for name, tensor in layout.restrict(weights).items()
     }
-    ordered: Inputs = (
-        channels_last(inputs) if isinstance(inputs, Tensor) else tuple(map(channels_last, inputs))
-    )
+    ordered = map_parts(channels_last, inputs)
     with torch.enable_grad(), differentiable():
         with _Quick():
             outputs = network.apply({**weights, **leaves}, ordered)

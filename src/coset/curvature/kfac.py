@@ -31,6 +31,7 @@ from coset.curvature.output_hessian import summed
 from coset.errors import CosetError
 from coset.linalg import BlockDiagonal, Kronecker
 from coset.vocabulary import Weights
+from coset.weights.inputs import take_rows
 from coset.weights.layout import Layout
 
 _BATCHES = 16
@@ -97,7 +98,8 @@ class KFAC:
     def _too_many(self, problem: Problem, weights: Weights) -> int:
         """How many columns there are, where random ones stand for them; else zero."""
         inputs, _ = next(iter(problem.train))
-        count = column_count(problem.likelihood, problem.network.apply(weights, inputs[:1]))
+        one = problem.network.apply(weights, take_rows(inputs, slice(1)))
+        count = column_count(problem.likelihood, one)
         return count if self.columns is not None and count > self.columns else 0
 
     def _factors(

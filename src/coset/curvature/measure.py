@@ -17,10 +17,11 @@ from coset.curvature.columns import columns, unit_columns
 from coset.curvature.maps import Pair, outer
 from coset.errors import CosetError
 from coset.linalg import LinearOperator
-from coset.vocabulary import Weights
+from coset.vocabulary import Inputs, Weights
 from coset.weights.calls import Arguments, Calls, Named, TorchFunction
+from coset.weights.inputs import map_parts, split_rows
 from coset.weights.layout import Layout
-from coset.weights.network import Inputs, Network
+from coset.weights.network import Network
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def recordings(
     """For each batch, or so many rows of it, the recorded run and the columns to send back."""
     start = 0
     for inputs, _ in problem.train:
-        for part in (inputs,) if rows is None else inputs.split(rows):
+        for part in (inputs,) if rows is None else split_rows(inputs, rows):
             recorded = record(problem.network, weights, layout, part, separate=separate)
             check_finite(recorded.outputs)
             count = len(recorded.outputs)
@@ -214,11 +215,7 @@ def rows_by_example(
     covered = layout.restrict(weights)
 
     def single(example: Inputs, directions: Tensor) -> Tensor:
-        batch = (
-            example.unsqueeze(0)
-            if isinstance(example, Tensor)
-            else tuple(part.unsqueeze(0) for part in example)
-        )
+        batch = map_parts(lambda part: part.unsqueeze(0), example)
 
         def apply(given: Weights) -> Tensor:
             return network.apply({**weights, **given}, batch)[0]
@@ -252,12 +249,10 @@ def _rows_in_turn(
     leaves = {
         name: tensor.detach().requires_grad_() for name, tensor in layout.restrict(weights).items()
     }
-    parts = inputs if isinstance(inputs, tuple) else (inputs,)
     rows = []
-    for number, directions in enumerate(cotangents):
-        one = tuple(part[number : number + 1] for part in parts)
+    for one, directions in zip(split_rows(inputs, 1), cotangents, strict=True):
         with torch.enable_grad():
-            outputs = network.apply({**weights, **leaves}, one if len(one) > 1 else one[0])[0]
+            outputs = network.apply({**weights, **leaves}, one)[0]
         found = [
             torch.autograd.grad(
                 outputs, list(leaves.values()), direction, retain_graph=True, allow_unused=True

@@ -19,9 +19,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from coset.errors import CosetError
-from coset.vocabulary import Weights
+from coset.vocabulary import Inputs, Weights
+from coset.weights.inputs import split_rows
 from coset.weights.layout import Layout
-from coset.weights.network import Inputs, Network
+from coset.weights.network import Network
 from coset.weights.stacking import unstack
 
 _ACTIVATIONS = 1 << 30
@@ -58,7 +59,7 @@ class Linearisation:
         """``J v``: how the outputs change along each direction in the weights."""
         rows, columns = self._plan(inputs, len(directions))
         parts = [
-            torch.cat([self._push(chunk, some) for chunk in split(inputs, rows)], dim=1)
+            torch.cat([self._push(chunk, some) for chunk in split_rows(inputs, rows)], dim=1)
             for some in directions.split(columns)
         ]
         return torch.cat(parts)
@@ -68,7 +69,7 @@ class Linearisation:
         rows, _ = self._plan(inputs, len(cotangents))
         total = cotangents.new_zeros(len(cotangents), self.layout.size)
         some = cotangents.split(rows, dim=1)
-        for chunk, part in zip(split(inputs, rows), some, strict=True):
+        for chunk, part in zip(split_rows(inputs, rows), some, strict=True):
             self._pull(chunk, part, total)
         return total
 
@@ -122,7 +123,7 @@ class Linearisation:
     def row_bytes(self, inputs: Inputs, count: int) -> int:
         """Bytes of activations and derivatives of one row for so many vectors."""
         if not self._sizes:
-            one = next(split(inputs, 1))
+            one = next(split_rows(inputs, 1))
             self.network.apply(self.weights, one)  # what is set up at a first call is no activation
             with torch.no_grad(), _Activations() as seen:
                 self.network.apply(self.weights, one)
@@ -148,14 +149,6 @@ class Linearisation:
             "needed operations with forward- and backward-mode derivatives",
             "use KFAC() or LastLayer(), or write that operation with differentiable ones",
         )
-
-
-def split(inputs: Inputs, rows: int) -> Iterator[Inputs]:
-    """Some rows at a time."""
-    if isinstance(inputs, tuple):
-        yield from zip(*(part.split(rows) for part in inputs), strict=True)
-    else:
-        yield from inputs.split(rows)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from coset.curvature.measure import (
 from coset.errors import CosetError
 from coset.linalg import Dense, Diagonal, LowRankPlusDiagonal
 from coset.vocabulary import Weights
+from coset.weights.inputs import count_rows, split_rows, take_rows
 from coset.weights.layout import Layout
 
 _CHUNK = 1 << 25
@@ -66,7 +67,7 @@ class Full:
     ) -> Measured:
         """The matrix over some of the weights; ``None``: over all."""
         first, _ = next(iter(problem.train))
-        found = problem.network.apply(weights, first[:1])
+        found = problem.network.apply(weights, take_rows(first, slice(1)))
         rows = problem.train.size * column_count(problem.likelihood, found)
         count = layout.size if index is None else len(index)
         size = min(rows, count) * count * 8
@@ -135,13 +136,14 @@ def weighted_rows(
     """The rows of ``B^½ J`` for all data, some examples at a time."""
     start = 0
     for inputs, _ in problem.train:
-        found = problem.network.apply(weights, inputs[:1])
+        found = problem.network.apply(weights, take_rows(inputs, slice(1)))
         columns = layout.size if index is None else max(len(index), max(layout.sizes) // 4)
         each = column_count(problem.likelihood, found) * columns
-        for part in inputs.split(max(1, _CHUNK // each)):
-            at = None if outputs is None else outputs[start : start + len(part)]
+        for part in split_rows(inputs, max(1, _CHUNK // each)):
+            count = count_rows(part)
+            at = None if outputs is None else outputs[start : start + count]
             rows = gradient_rows(
                 problem.network, weights, layout, part, problem.likelihood, at, index
             )
             yield rows.flatten(0, 1)
-            start += len(part)
+            start += count

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from coset.errors import CosetError
 from coset.printing import brief
-from coset.vocabulary import Batch
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
@@ -75,12 +74,12 @@ class Dataset:
         return f"{self.name}: {sizes} inputs of {shape}, {kind}, from {self.origin}"
 
     @property
-    def train(self) -> Batch:
+    def train(self) -> tuple[Tensor, Tensor]:
         """Training inputs and targets."""
         return self.train_inputs, self.train_targets
 
     @property
-    def test(self) -> Batch:
+    def test(self) -> tuple[Tensor, Tensor]:
         """Test inputs and targets."""
         return self.test_inputs, self.test_targets
 
@@ -210,7 +209,7 @@ def holding_out(dataset: Dataset, classes: Collection[int]) -> tuple[Dataset, Da
 
 
 def _only(dataset: Dataset, labels: list[int], name: str) -> Dataset:
-    def part(inputs: Tensor, targets: Tensor) -> Batch:
+    def part(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         anew = targets.new_full((len(dataset.classes),), -1)
         anew[labels] = torch.arange(len(labels), device=targets.device)
         relabelled = anew[targets]
@@ -231,7 +230,7 @@ def _only(dataset: Dataset, labels: list[int], name: str) -> Dataset:
 
 def validation_split(
     dataset: Dataset, fraction: float, *, generator: torch.Generator
-) -> tuple[Dataset, Batch]:
+) -> tuple[Dataset, tuple[Tensor, Tensor]]:
     """Take a random part of the training data away, for early stopping and tuning.
 
     >>> pair = torch.arange(10.0)[:, None], torch.arange(10.0)[:, None]

@@ -25,7 +25,7 @@ from coset.data.formats import (
     read_tiny_imagenet,
 )
 from coset.data.lookup import locate
-from coset.vocabulary import Batch, Progress
+from coset.vocabulary import Progress
 
 PARTS = ("train", "test")
 
@@ -67,7 +67,7 @@ def read_pictures(
     )
 
 
-def _tensors(part: Part | None, like: Part) -> Batch:
+def _tensors(part: Part | None, like: Part) -> tuple[Tensor, Tensor]:
     if part is None:
         shape = (0, *like.pictures.shape[1:])
         return torch.zeros(shape, dtype=torch.float32), torch.zeros(0, dtype=torch.int64)

@@ -22,7 +22,7 @@ from coset.metrics import (
 )
 from coset.models import mlp
 from coset.predictor import Predictor, fit
-from coset.vocabulary import Batch, Progress
+from coset.vocabulary import Progress
 
 METRICS: Mapping[str, str] = {
     "accuracy": "higher is better",
@@ -104,7 +104,7 @@ class Result:
 
     settings: Settings
     data: Dataset
-    unseen: Batch
+    unseen: tuple[Tensor, Tensor]
     unseen_names: tuple[str, ...]
     single: Outcome
     ensemble: Outcome

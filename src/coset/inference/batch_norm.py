@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from coset.bayes.problem import Problem
-from coset.vocabulary import Weights
+from coset.vocabulary import Inputs, Weights
 from coset.weights.masks import dropout_off
-from coset.weights.network import Inputs, Network
+from coset.weights.network import Network
 from coset.weights.stacking import stack, unstack
 
 

@@ -18,6 +18,7 @@ from coset.bayes.batches import Batches, InMemory
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.vocabulary import Weights
+from coset.weights.inputs import map_parts, parts_of
 
 _OUTPUTS = "outputs"
 _ROWS, _NUMBERS = 8, 64
@@ -49,7 +50,9 @@ def data_fact(batches: Batches) -> str:
     """Size and content of tensors; of a data set, which may draw at random, only the size."""
     content = ""
     if isinstance(batches, InMemory):
-        content = digest({"inputs": batches.inputs, "targets": batches.targets})
+        parts = enumerate(parts_of(batches.inputs))
+        inputs = {f"inputs{number or ''}": part for number, part in parts}
+        content = digest({**inputs, "targets": batches.targets})
     return f"{batches.size} examples {content}".strip()
 
 
@@ -163,8 +166,13 @@ def _first_outputs(problem: Problem, starts: Weights) -> list[float]:
         rows = torch.arange(min(_ROWS, problem.train.size))
         inputs = problem.train.rows(rows)[0]
         if not isinstance(problem.train, InMemory):  # a data set may draw its examples at random
-            noise = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(0))
-            inputs = noise.to(inputs) if inputs.is_floating_point() else torch.zeros_like(inputs)
+            inputs = map_parts(_stand_in, inputs)
         outputs = problem.network.apply(first, inputs).flatten()
     spread = torch.linspace(0, len(outputs) - 1, min(len(outputs), _NUMBERS)).round().long()
     return [float(value) for value in outputs[spread.to(outputs.device)]]
+
+
+def _stand_in(part: Tensor) -> Tensor:
+    """Noise of the shape and type of an input; whole numbers stay zero."""
+    noise = torch.randn(part.shape, generator=torch.Generator().manual_seed(0))
+    return noise.to(part) if part.is_floating_point() else torch.zeros_like(part)

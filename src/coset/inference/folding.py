@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from coset.errors import CosetError
-from coset.vocabulary import Weights
+from coset.vocabulary import Inputs, Weights
 from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 from coset.weights.masks import PREFIX, ROWS, Dropouts, split_masks
-from coset.weights.network import Inputs, Network
+from coset.weights.network import Network
 from coset.weights.stacking import stack, unstack
 
 _CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)

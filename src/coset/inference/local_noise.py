@@ -16,7 +16,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from coset.bayes.problem import Problem
+from coset.vocabulary import Inputs
 from coset.weights.calls import Arguments, Calls, Named, TorchFunction
+from coset.weights.inputs import count_rows
 from coset.weights.masks import dropout_off
 from coset.weights.network import Network
 
@@ -190,27 +192,29 @@ def noisy_layers(problem: Problem, estimator: str) -> frozenset[str]:
     return frozenset.intersection(*(find(problem.network, inputs) for inputs in parts))
 
 
-def local_layers(network: Network, inputs: Tensor) -> frozenset[str]:
+def local_layers(network: Network, inputs: Inputs) -> frozenset[str]:
     """The parameters whose only use is one linear layer on one vector an example."""
+    rows = count_rows(inputs)
 
     def on_vectors(function: Callable[..., Any], first: Tensor) -> bool:
-        return function is functional.linear and first.dim() == 2 and len(first) == len(inputs)
+        return function is functional.linear and first.dim() == 2 and len(first) == rows
 
     return _used_once(network, inputs, on_vectors)
 
 
-def flippable_layers(network: Network, inputs: Tensor) -> frozenset[str]:
+def flippable_layers(network: Network, inputs: Inputs) -> frozenset[str]:
     """The parameters whose only use is one linear layer or convolution, examples apart."""
+    rows = count_rows(inputs)
 
     def by_example(function: Callable[..., Any], first: Tensor) -> bool:
         if function is not functional.linear and first.dim() != _CONVOLUTIONS.get(function):
             return False
-        return first.dim() > 1 and len(first) == len(inputs)
+        return first.dim() > 1 and len(first) == rows
 
     return _used_once(network, inputs, by_example)
 
 
-def _used_once(network: Network, inputs: Tensor, asked: Callable[..., bool]) -> frozenset[str]:
+def _used_once(network: Network, inputs: Inputs, asked: Callable[..., bool]) -> frozenset[str]:
     given = {name: network.weights[name].clone() for name in network.layout.names}
     uses = _Uses({id(tensor): name for name, tensor in given.items()}, asked)
     with torch.no_grad(), dropout_off(), uses:

@@ -42,7 +42,7 @@ from coset.posterior.predict import finite_members
 from coset.posterior.random_masks import RandomMasks
 from coset.symmetry.discover import discover
 from coset.symmetry.group import SymmetryGroup
-from coset.vocabulary import Progress, Weights
+from coset.vocabulary import Inputs, Progress, Weights
 from coset.weights.masks import split_masks
 from coset.weights.stacking import members_of, stack, unstack
 
@@ -335,7 +335,7 @@ def _through_outputs(problem: Problem) -> ByCovariance:
     return ByCovariance(problem.network.module, _some_inputs(problem, _EXAMPLES))
 
 
-def _some_inputs(problem: Problem, most: int) -> Tensor:
+def _some_inputs(problem: Problem, most: int) -> Inputs:
     """At most so many training inputs, evenly spread."""
     size = problem.train.size
     return problem.train.rows(torch.linspace(0, size - 1, min(size, most)).long())[0]
@@ -350,5 +350,4 @@ def symmetries(problem: Problem) -> SymmetryGroup:
             "needed one made by functionalise",
             "make the problem with functionalise(module), or use align=None",
         )
-    inputs: Tensor = problem.train.rows(torch.arange(1))[0]
-    return discover(module, inputs)
+    return discover(module, problem.train.rows(torch.arange(1))[0])

@@ -16,6 +16,7 @@ from coset.curvature.tangent import Tangent
 from coset.errors import CosetError
 from coset.inference.precisions.grouping import Groups
 from coset.vocabulary import Weights
+from coset.weights.inputs import split_rows, take_rows
 from coset.weights.layout import Layout
 
 _NAME = "subnetwork"
@@ -35,7 +36,8 @@ class LastLayer:
         """Its tensors."""
         network = problem.network
         first, _ = next(iter(problem.train))
-        recorded = record(network, network.weights, network.layout, first[:1])
+        one = take_rows(first, slice(1))
+        recorded = record(network, network.weights, network.layout, one)
         shapes = dict(zip(network.layout.names, network.layout.shapes, strict=True))
         layers = [names for names in recorded.maps if len(shapes[names[0]]) > 1]
         if not layers:
@@ -131,7 +133,7 @@ class Columns:
         rows = [
             gradient_rows(problem.network, weights, self.layout, part, index=self.index)
             for inputs, _ in problem.train
-            for part in inputs.split(64)
+            for part in split_rows(inputs, 64)
         ]
         own = self.restrict(weights)
         matrix = torch.cat(rows).flatten(0, 1)

@@ -27,8 +27,9 @@ from coset.inference.training.recipe import Recipe
 from coset.inference.training.records import Record
 from coset.posterior.families import FitReport
 from coset.posterior.low_rank import LowRankGaussian
-from coset.vocabulary import Batch, Progress, Weights
+from coset.vocabulary import Batch, Inputs, Progress, Weights
 from coset.weights.arithmetic import noise_like
+from coset.weights.inputs import for_members, take_rows
 from coset.weights.masks import dropout_off
 from coset.weights.stacking import stack
 
@@ -205,7 +206,7 @@ class Run:
         self._optimiser.step()
         return losses.detach()
 
-    def _outputs(self, inputs: Float[Tensor, "m b *shape"]) -> Float[Tensor, "m b *c"]:
+    def _outputs(self, inputs: Inputs) -> Float[Tensor, "m b *c"]:
         """Outputs of random weights; also keeps the buffers after the pass."""
         outputs, buffers = self._evaluated(self._buffers, inputs, self._generators, self._together)
         self._buffers = {name: tensor.detach() for name, tensor in buffers.items()}
@@ -214,7 +215,7 @@ class Run:
     def _evaluated(
         self,
         buffers: Weights,
-        inputs: Tensor,
+        inputs: Inputs,
         generators: Sequence[torch.Generator],
         together: bool,
     ) -> tuple[Tensor, Weights]:
@@ -229,10 +230,10 @@ class Run:
         if together:
             every = partial(self._pass, generators)
             return vmap(every, randomness="different")(drawn, own, buffers, inputs)
-        parts = [
-            self._pass([one], _member(drawn, k), _member(own, k), _member(buffers, k), inputs[k])
-            for k, one in enumerate(generators)
-        ]
+        parts = []
+        for k, one in enumerate(generators):
+            means, its, after = (_member(stacked, k) for stacked in (drawn, own, buffers))
+            parts.append(self._pass([one], means, its, after, take_rows(inputs, k)))
         return torch.stack([outputs for outputs, _ in parts]), stack([after for _, after in parts])
 
     def _pass(
@@ -241,7 +242,7 @@ class Run:
         drawn: Weights,
         stds: Weights,
         buffers: Weights,
-        inputs: Tensor,
+        inputs: Inputs,
     ) -> tuple[Tensor, Weights]:
         """One member, or inside ``vmap`` all of them."""
         own = Deviations({id(drawn[name]): std for name, std in stds.items()}, generators)
@@ -282,7 +283,7 @@ class Run:
         total = torch.zeros(())
         for _ in range(passes):
             for inputs, targets in self._problem.train:
-                outputs = self._outputs(inputs.expand(members, *inputs.shape))
+                outputs = self._outputs(for_members(inputs, members))
                 shared = targets.expand(members, *targets.shape)
                 total = total + self._objective.losses(outputs, shared) * len(targets)
         self._buffers = kept

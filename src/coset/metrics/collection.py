@@ -8,18 +8,24 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from coset.bayes.batches import read_batch, read_inputs, read_pair
 from coset.errors import CosetError
 from coset.metrics.bootstrap import bootstrap_of_sums, bootstrap_standard_error
 from coset.metrics.catalogue import Metric
 from coset.metrics.checks import check_classification, check_same_shape
 from coset.metrics.dense import flatten_pixels
 from coset.metrics.regression import check_gaussian, check_points
+from coset.vocabulary import Batch, Inputs
+from coset.weights.inputs import split_rows
 
 BATCH = 512
 """Inputs predicted at a time, unless the data come as a loader."""
 
-Data: TypeAlias = Tensor | tuple[Tensor, Tensor] | Dataset[object] | Iterable[object]
-"""Inputs alone, inputs and targets, or anything that yields these."""
+Data: TypeAlias = Tensor | tuple[Inputs] | Batch | Dataset[object] | Iterable[object]
+"""Inputs alone, inputs and targets, or anything that yields these.
+
+Several inputs are a tuple, ``((a, b), targets)``; without targets ``((a, b),)``, since ``(a, b)``
+is one input and its targets."""
 
 Readings: TypeAlias = dict[str, Tensor]
 
@@ -200,7 +206,7 @@ def one_by_one(
         yield Slice(predictions.mean[row], predictions.members[:, row], *parts), targets[row]
 
 
-def batches(data: Data) -> Iterator[tuple[Tensor, Tensor | None]]:
+def batches(data: Data) -> Iterator[tuple[Inputs, Tensor | None]]:
     """Inputs and targets, a batch at a time; targets are None where the data have inputs only.
 
     >>> [len(inputs) for inputs, _ in batches(torch.zeros(700, 2))]
@@ -209,38 +215,26 @@ def batches(data: Data) -> Iterator[tuple[Tensor, Tensor | None]]:
     if isinstance(data, Tensor):
         yield from ((part, None) for part in data.split(BATCH) if len(part))
     elif isinstance(data, tuple):
-        yield from _pair_batches(data)
+        yield from _tuple_batches(data)
     else:
         loader: Iterable[object] = (
             DataLoader(data, batch_size=BATCH) if isinstance(data, Dataset) else data
         )
         for batch in loader:
-            yield _split(batch)
+            yield _read(batch)
 
 
-def _pair_batches(data: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, Tensor]]:
-    if len(data) != 2 or not all(isinstance(part, Tensor) for part in data):
-        raise CosetError(
-            f"got a tuple of {len(data)}", "needed a pair (inputs, targets) of tensors", "check it"
-        )
-    inputs, targets = data
-    if len(inputs) != len(targets):
-        raise CosetError(
-            f"got {len(inputs)} inputs and {len(targets)} targets",
-            "needed one target for each input",
-            "check that both come from one set",
-        )
-    for start in range(0, len(inputs), BATCH):
-        yield inputs[start : start + BATCH], targets[start : start + BATCH]
+def _tuple_batches(data: tuple[object, ...]) -> Iterator[tuple[Inputs, Tensor | None]]:
+    if len(data) == 1:
+        yield from ((part, None) for part in split_rows(read_inputs(data[0]), BATCH))
+        return
+    inputs, targets = read_pair(data)
+    yield from zip(split_rows(inputs, BATCH), targets.split(BATCH), strict=True)
 
 
-def _split(batch: object) -> tuple[Tensor, Tensor | None]:
+def _read(batch: object) -> tuple[Inputs, Tensor | None]:
     if isinstance(batch, Tensor):
         return batch, None
-    if isinstance(batch, list | tuple) and len(batch) in (1, 2):
-        return batch[0], batch[1] if len(batch) == 2 else None
-    raise CosetError(
-        f"a batch is a {type(batch).__name__}",
-        "needed inputs, or a pair of inputs and targets",
-        "change the collate function of the loader",
-    )
+    if isinstance(batch, list | tuple) and len(batch) == 1:
+        return read_inputs(batch[0]), None
+    return read_batch(batch)

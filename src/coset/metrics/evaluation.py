@@ -1,7 +1,7 @@
 """Evaluate a predictor: predictions once, then every metric that fits."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -19,7 +19,7 @@ from coset.metrics.collection import (
     readings,
 )
 
-Predict: TypeAlias = Callable[[Tensor], PredictionsLike]
+Predict: TypeAlias = Callable[[Any], PredictionsLike]
 Score: TypeAlias = Callable[[PredictionsLike], Tensor]
 
 
@@ -42,8 +42,9 @@ def evaluate(
 
     Args:
         predictor: Called with a batch of inputs.
-        test: A pair (inputs, targets), a Dataset or a DataLoader.
+        test: A pair (inputs, targets), a Dataset or a DataLoader; several inputs are a tuple.
         outliers: Out-of-distribution inputs, alone or like ``test`` with targets that are ignored.
+            Several inputs alone are ``((a, b),)``: the pair ``(a, b)`` would be inputs and targets.
         metrics: Names, or rows of your own; None takes all that fit.
         score: Out-of-distribution score of each input, larger for outliers; by default minus the
             largest mean probability, or the mean variance of regression.

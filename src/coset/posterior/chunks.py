@@ -1,16 +1,14 @@
 """How many members and rows of data go through a network at once."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from coset.errors import CosetError
-from coset.vocabulary import Weights
-from coset.weights.network import Inputs, Network
+from coset.vocabulary import Inputs, Weights
+from coset.weights.inputs import count_rows, split_rows
+from coset.weights.network import Network
 from coset.weights.stacking import members_of
 
 _PREFERRED_ROWS = 512
@@ -40,31 +38,6 @@ def plan_chunks(network: Network, stack: Weights, inputs: Inputs, memory: int) -
     chunk = max(1, min(rows, _PREFERRED_ROWS, memory // each))
     members = max(1, min(count, memory // (each * chunk)))
     return Plan(members, max(chunk, min(rows, memory // (each * members))))
-
-
-def count_rows(inputs: Inputs) -> int:
-    """The number of data ``n``, the first axis of every input."""
-    parts = inputs if isinstance(inputs, tuple) else (inputs,)
-    if not parts or not all(isinstance(part, Tensor) and part.dim() for part in parts):
-        raise CosetError(
-            f"got inputs of type {type(inputs).__name__}",
-            "needed a tensor with the data along its first axis, or a tuple of such tensors",
-        )
-    sizes = {len(part) for part in parts}
-    if len(sizes) > 1 or 0 in sizes:
-        raise CosetError(
-            f"got inputs with {' and '.join(map(str, sorted(sizes)))} rows",
-            "needed the same number in every tensor, at least one",
-        )
-    return sizes.pop()
-
-
-def split_rows(inputs: Inputs, rows: int) -> Iterator[Inputs]:
-    """The inputs in consecutive chunks of at most ``rows`` data."""
-    if isinstance(inputs, tuple):
-        yield from zip(*(part.split(rows) for part in inputs), strict=True)
-    else:
-        yield from inputs.split(rows)
 
 
 class _Largest(TorchDispatchMode):

@@ -19,7 +19,6 @@ from coset.curvature.maps import Pair
 from coset.errors import CosetError
 from coset.linalg import Kronecker, RowBlocks
 from coset.linalg.cholesky import cholesky
-from coset.posterior.chunks import split_rows
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.output_moments import (
     BlockCovariance,
@@ -33,7 +32,9 @@ from coset.posterior.output_moments import (
     turned_sides,
 )
 from coset.printing import brief
-from coset.weights.network import Inputs, Network
+from coset.vocabulary import Inputs
+from coset.weights.inputs import split_rows
+from coset.weights.network import Network
 
 _MEMORY = 4 << 30
 """Bytes that the covariance of all outputs may take."""

@@ -20,7 +20,8 @@ from coset.posterior.links import Link, Probit
 from coset.posterior.output_moments import OutputDeviations, needs_graph, output_moments
 from coset.posterior.predict import Predictions
 from coset.posterior.tangent_samples import sampled_around
-from coset.weights.network import Inputs, Network
+from coset.vocabulary import Inputs
+from coset.weights.network import Network
 
 
 @dataclass(frozen=True)

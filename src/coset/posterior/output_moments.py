@@ -7,6 +7,7 @@ with pixels have one covariance a pixel; no more pixels are at work than the mem
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -24,9 +25,10 @@ from coset.curvature.measure import (
     rows_by_example,
 )
 from coset.linalg import BlockDiagonal, Diagonal, Embedded, Kronecker, LinearOperator, RowBlocks
-from coset.posterior.chunks import count_rows, split_rows
 from coset.posterior.gaussian import Gaussian
-from coset.weights.network import Inputs, Network
+from coset.vocabulary import Inputs
+from coset.weights.inputs import count_rows, map_parts, parts_of, split_rows
+from coset.weights.network import Network
 
 _ENTRIES = 1 << 23
 """Entries of a Jacobian that is formed for a chunk of inputs."""
@@ -88,8 +90,7 @@ def output_moments(
 
 def needs_graph(inputs: Inputs) -> bool:
     """Whether somebody wants gradients in the inputs."""
-    parts = inputs if isinstance(inputs, tuple) else (inputs,)
-    return torch.is_grad_enabled() and any(part.requires_grad for part in parts)
+    return torch.is_grad_enabled() and any(part.requires_grad for part in parts_of(inputs))
 
 
 def _rows_that_fit(posterior: Gaussian, network: Network, one: Inputs, outputs: int) -> int:
@@ -132,11 +133,7 @@ def _pixel_moments(
     found = []
     for chosen in torch.arange(total).split(max(1, rows // count)):
         repeats = len(chosen)
-        repeated = (
-            inputs.repeat_interleave(repeats, 0)
-            if isinstance(inputs, Tensor)
-            else tuple(part.repeat_interleave(repeats, 0) for part in inputs)
-        )
+        repeated = map_parts(partial(torch.repeat_interleave, repeats=repeats, dim=0), inputs)
         hot = torch.eye(total, dtype=outputs.dtype, device=outputs.device)[chosen]
         directions = []
         for channel in range(channels):

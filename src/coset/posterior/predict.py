@@ -14,12 +14,13 @@ from torch.func import vmap
 
 from coset.bayes.likelihood import GaussianNoise, Likelihood
 from coset.errors import CosetError
-from coset.posterior.chunks import Plan, plan_chunks, split_rows
+from coset.posterior.chunks import Plan, plan_chunks
 from coset.posterior.families import Finite, Mixture, Posterior
 from coset.printing import brief
-from coset.vocabulary import Weights
+from coset.vocabulary import Inputs, Weights
+from coset.weights.inputs import split_rows
 from coset.weights.masks import from_row
-from coset.weights.network import Inputs, Network, refusal
+from coset.weights.network import REFUSALS, Network, refusal
 from coset.weights.stacking import members_of, unstack
 
 
@@ -155,7 +156,7 @@ def apply_members(
         plan = plan_chunks(network, stack, inputs, memory)
     except CosetError:
         raise
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+    except REFUSALS as error:
         raise refusal(inputs, error) from error
     try:
         return _in_chunks(_side_by_side, network, stack, inputs, plan)

@@ -12,13 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.curvature.products import Linearisation
-from coset.posterior.chunks import count_rows, split_rows
 from coset.posterior.families import FitReport, Samples
 from coset.posterior.gaussian import Gaussian
 from coset.printing import brief
-from coset.vocabulary import Weights
+from coset.vocabulary import Inputs, Weights
+from coset.weights.inputs import count_rows, split_rows
 from coset.weights.layout import Layout
-from coset.weights.network import Inputs, Network
+from coset.weights.network import Network
 from coset.weights.stacking import members_of
 
 _ROWS = 256

@@ -11,19 +11,19 @@ from torch import Tensor, nn
 
 from coset.errors import CosetError
 from coset.symmetry.check import alone, difference
-from coset.symmetry.graph import Example
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.points import general_position, random_inputs
 from coset.symmetry.runner import Run, module_runner
 from coset.symmetry.written import FactorByHand, read_factors
-from coset.vocabulary import Weights
+from coset.vocabulary import Inputs, Weights
+from coset.weights.inputs import parts_of
 from coset.weights.network import weights_of
 
 TOLERANCE = 1e-9
 
 
 def group_by_hand(
-    module: nn.Module, example: Example, factors: Sequence[FactorByHand]
+    module: nn.Module, example: Inputs, factors: Sequence[FactorByHand]
 ) -> SymmetryGroup:
     """The group of factors written by hand, after checking each on the module itself.
 
@@ -42,7 +42,7 @@ def group_by_hand(
     >>> round(group_by_hand(net, torch.zeros(1, 3), [hidden]).log_order(), 3)  # log 120
     4.787
     """
-    inputs = example if isinstance(example, tuple) else (example,)
+    inputs = parts_of(example)
     weights = {name: tensor.cpu() for name, tensor in weights_of(module).items()}
     group = read_factors(module, weights, factors)
     run = module_runner(module)

@@ -10,20 +10,21 @@ from torch import Tensor, nn
 
 from coset.errors import CosetError
 from coset.symmetry.elements import Element, ScaleInvariance
-from coset.symmetry.graph import Example, Graph
+from coset.symmetry.graph import Graph
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.idealised import idealised
 from coset.symmetry.points import general_position, random_inputs
 from coset.symmetry.runner import Run, module_runner
 from coset.symmetry.tracing import trace
-from coset.vocabulary import Weights
+from coset.vocabulary import Inputs, Weights
+from coset.weights.inputs import parts_of
 from coset.weights.network import weights_of
 
 
 def symmetry_error(
     module: nn.Module,
     group: SymmetryGroup,
-    example: Example,
+    example: Inputs,
     *,
     elements: int = 8,
     generator: torch.Generator | None = None,
@@ -35,7 +36,7 @@ def symmetry_error(
     traced; casts to single precision inside are overruled.
     """
     generator = generator or torch.Generator().manual_seed(0)
-    inputs = example if isinstance(example, tuple) else (example,)
+    inputs = parts_of(example)
     run = _runner(module, example)
     weights = {name: tensor.double() for name, tensor in weights_of(module).items()}
     reference = run(weights, inputs)
@@ -46,7 +47,7 @@ def symmetry_error(
     return worst
 
 
-def _runner(module: nn.Module, example: Example) -> Run:
+def _runner(module: nn.Module, example: Inputs) -> Run:
     """The traced graph, or the module itself where it cannot be traced."""
     try:
         return partial(trace(module, example).run, dtype=torch.float64)

@@ -28,12 +28,13 @@ from coset.symmetry.elements import (
     ScalingFactor,
     Site,
 )
-from coset.symmetry.graph import Example, Graph
+from coset.symmetry.graph import Graph
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.points import general_position
 from coset.symmetry.tracing import trace
 from coset.symmetry.written import FactorByHand
-from coset.vocabulary import Weights
+from coset.vocabulary import Inputs, Weights
+from coset.weights.inputs import parts_of
 from coset.weights.network import unwrapped, weights_of
 
 TOLERANCE = 1e-9
@@ -49,7 +50,7 @@ _KNOWN: WeakKeyDictionary[Graph, SymmetryGroup] = WeakKeyDictionary()
 
 
 def discover(
-    module: nn.Module, example: Example, *, groups: Sequence[FactorByHand] | None = None
+    module: nn.Module, example: Inputs, *, groups: Sequence[FactorByHand] | None = None
 ) -> SymmetryGroup:
     """Finds the permutations, scalings and scale invariances of a module.
 
@@ -73,7 +74,7 @@ def discover(
     module = unwrapped(module)
     if groups is not None:
         return group_by_hand(module, example, groups)
-    inputs = example if isinstance(example, tuple) else (example,)
+    inputs = parts_of(example)
     graph = trace(module, example)
     known = _KNOWN.get(graph)
     if known is None:

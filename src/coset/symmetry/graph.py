@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Example = Tensor | tuple[Tensor, ...]
-
 _SMALL_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 

@@ -18,9 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from coset.errors import CosetError
-from coset.symmetry.graph import Example, Graph
+from coset.symmetry.graph import Graph
 from coset.symmetry.points import general_position, random_inputs
 from coset.symmetry.translating import canonical_names, name_of, translated
+from coset.vocabulary import Inputs
+from coset.weights.inputs import parts_of
 from coset.weights.network import weights_of
 
 # Operations that the tracer takes apart, so that they need no rules.
@@ -32,13 +34,13 @@ _REMEMBERED: OrderedDict[tuple[Any, ...], Graph] = OrderedDict()
 _MOST_REMEMBERED = 16
 
 
-def trace(module: nn.Module, example: Example) -> Graph:
+def trace(module: nn.Module, example: Inputs) -> Graph:
     """Traces the module in evaluation mode; its training flags are restored.
 
     Raises:
         CosetError: If the module cannot be traced, with the line that prevents it.
     """
-    inputs = example if isinstance(example, tuple) else (example,)
+    inputs = parts_of(example)
     _refuse(module, inputs)
     with _evaluating(module):
         key = _architecture(module, inputs)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from coset.errors import CosetError
-from coset.vocabulary import Weights
+from coset.vocabulary import Inputs, Weights
 from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 
 PREFIX, ROWS = "dropout:", "dropout rows:"
@@ -148,7 +148,7 @@ def split_masks(weights: Weights) -> tuple[Weights, Weights]:
 
 
 def dropout_sites(
-    apply: Callable[[Tensor], Tensor], inputs: Tensor, more: Tensor
+    apply: Callable[[Inputs], Tensor], inputs: Inputs, more: Inputs
 ) -> tuple[DropoutSite, ...]:
     """The dropouts of a pass, found by two passes over different numbers of data.
 
@@ -166,7 +166,7 @@ def dropout_sites(
 
 
 def _survey(
-    apply: Callable[[Tensor], Tensor], inputs: Tensor
+    apply: Callable[[Inputs], Tensor], inputs: Inputs
 ) -> list[tuple[float, bool, tuple[int, ...]]]:
     """Rate and shape of every dropout of a pass."""
     seen = []

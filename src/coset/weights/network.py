@@ -11,12 +11,11 @@ from torch.func import functional_call
 
 from coset.errors import CosetError
 from coset.printing import brief
-from coset.vocabulary import Weights
+from coset.vocabulary import Inputs, Weights
+from coset.weights.inputs import parts_of, shapes_of
 from coset.weights.layout import Layout
 from coset.weights.masks import split_masks, with_masks
 from coset.weights.stacking import check_fit
-
-Inputs = Tensor | tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -150,15 +149,18 @@ def _fixed_copy(module: nn.Module) -> nn.Module:
         ) from error
 
 
+REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
+"""What modules raise when they are called with what they cannot take."""
+
+
 def refusal(inputs: Inputs, error: Exception) -> CosetError:
     """The error of inputs that a network does not take."""
-    parts = inputs if isinstance(inputs, tuple) else (inputs,)
-    kinds = ", ".join(f"shape {tuple(part.shape)} and type {part.dtype}" for part in parts)
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return CosetError(
-        f"got inputs of {kinds}",
+        f"got inputs of {shapes_of(inputs)}",
         f"the network refused them: {reason}",
-        "give one example a row, inputs[None] for a single one, as the network was trained with",
+        "give one example a row, inputs[None] for a single one, and a tuple of as many tensors as "
+        "the network was trained with",
     )
 
 
@@ -176,8 +178,7 @@ def _per_thread(module: nn.Module) -> Callable[[], nn.Module]:
 
 
 def _call(module: nn.Module, weights: Weights, inputs: Inputs) -> Tensor:
-    arguments = inputs if isinstance(inputs, tuple) else (inputs,)
-    outputs: Tensor = functional_call(module, weights, arguments)
+    outputs: Tensor = functional_call(module, weights, parts_of(inputs))
     return outputs
 
 

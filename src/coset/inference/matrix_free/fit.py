@@ -26,6 +26,7 @@ from coset.inference.precisions.grouping import Groups, group_weights, prior_of
 from coset.posterior.families import FitReport
 from coset.posterior.tangent_samples import TangentSamples
 from coset.vocabulary import Progress, Weights
+from coset.weights.inputs import count_rows
 from coset.weights.layout import Layout
 
 _STACKS = 9
@@ -273,4 +274,4 @@ def _work_bytes(model: Model) -> int:
     kept = 8 * (12 * tangent.layout.size + 8 * tangent.outputs.numel())
     line = Linearisation(tangent.problem.network, tangent.weights, tangent.layout)
     inputs, _ = next(iter(tangent.problem.train))
-    return kept + min(line.memory, len(inputs) * line.row_bytes(inputs, model.samples))
+    return kept + min(line.memory, count_rows(inputs) * line.row_bytes(inputs, model.samples))

@@ -19,6 +19,7 @@ from coset.curvature.tangent import Form, Point, Tangent
 from coset.errors import CosetError
 from coset.inference.matrix_free.randomness import source
 from coset.inference.precisions.grouping import Groups
+from coset.weights.inputs import count_rows, split_rows
 
 _PROBED = 16
 """Examples whose gradients are added before they are squared: fewer would be more accurate."""
@@ -139,12 +140,12 @@ def estimate_diagonal(
     total = torch.zeros(tangent.layout.size, dtype=outputs.dtype, device=outputs.device)
     start = 0
     for inputs, _ in tangent.problem.train:
-        for part in inputs.split(_PROBED):
-            some = root[start : start + len(part)]
+        for part in split_rows(inputs, _PROBED):
+            some = root[start : start + count_rows(part)]
             noise = torch.stack([_colour(some, random) for _ in range(probes)])
             for pulled in line.pull(part, noise):
                 total.addcmul_(pulled, pulled, value=1 / probes)
-            start += len(part)
+            start += len(some)
     _check_derivatives(total)
     return _without_zeros(tangent, total)
 

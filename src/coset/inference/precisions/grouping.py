@@ -18,9 +18,11 @@ from coset.curvature.measure import Cuts
 from coset.errors import CosetError
 from coset.symmetry.discover import discover
 from coset.symmetry.elements import ScaleInvariance
+from coset.vocabulary import Inputs
 from coset.weights.calls import Arguments, Calls, Named, TorchFunction
+from coset.weights.inputs import take_rows
 from coset.weights.layout import Layout
-from coset.weights.network import Inputs, Network
+from coset.weights.network import Network
 
 Grouping = Literal["single", "layer", "normalised"]
 
@@ -106,11 +108,11 @@ def group_weights(problem: Problem, layout: Layout, grouping: Grouping, *, rows:
         return _by_layer(layout)
     if grouping != "normalised":
         raise CosetError(f"got the groups {grouping!r}", "needed 'single', 'layer' or 'normalised'")
-    first, _ = next(iter(problem.train))
-    if not _divides(problem.network, first[:2]):
+    few = take_rows(next(iter(problem.train))[0], slice(2))
+    if not _divides(problem.network, few):
         return group_weights(problem, layout, "single", rows=rows)
     try:
-        found = invariances(problem.network, first[:2])
+        found = invariances(problem.network, few)
     except CosetError as error:
         single = group_weights(problem, layout, "single", rows=rows)
         note = f"one precision for all weights: the symmetries were not found ({error})"

@@ -44,6 +44,7 @@ class LayeredLoss:
         widest = max(shape[0] for shape in problem.network.layout.shapes)
         rows = max(_LEAST_ROWS, _VALUES // (chains * widest))
         inputs, targets = problem.train.rows(torch.arange(problem.train.size))
+        assert isinstance(inputs, Tensor), "a chain of layers begins with one"
         return LayeredLoss(problem, layers, inputs.flatten(1), targets, rows)
 
     def __call__(

@@ -25,10 +25,11 @@ from coset.inference.training.noise import is_learnt
 from coset.inference.training.planning import bytes_per_member
 from coset.inference.training.recipe import Recipe
 from coset.inference.training.recording import record
-from coset.vocabulary import Batch, Weights
+from coset.vocabulary import Batch, Inputs, Weights
+from coset.weights.inputs import as_inputs, for_members, parts_of
 from coset.weights.layout import Layout
 from coset.weights.masks import dropout_off
-from coset.weights.network import Inputs, Network
+from coset.weights.network import Network
 
 _MEMORY = 1 << 30
 """Bytes that one pass may keep for its gradient."""
@@ -127,8 +128,8 @@ class Target:
         gradient = self.precision * positions
         energy = (gradient * positions).sum(1) / 2
         for inputs, targets in batches:
-            program = self._program(scale, positions, buffers, inputs, targets)
-            losses, pull, buffers = program(positions, buffers, inputs, targets)
+            values = (positions, buffers, *parts_of(inputs), targets)
+            losses, pull, buffers = self._program(scale, *values)(*values)
             energy, gradient = energy + losses, gradient + pull
         return Evaluated(energy, gradient, buffers)
 
@@ -144,13 +145,15 @@ class Target:
         return {}
 
     def _evaluate(
-        self, scale: float, positions: Tensor, buffers: Tensor, inputs: Tensor, targets: Tensor
+        self, scale: float, positions: Tensor, buffers: Tensor, *data: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
+        *parts, targets = data
+        batch = as_inputs(parts), targets
         stack = self.join(positions, buffers)
         weight = scale * targets.shape[1]
         factors = positions.new_full((len(positions),), weight)
         generators = [torch.Generator() for _ in range(len(positions))]  # dropout is off
-        found = self.evaluate(self.objective, stack, (inputs, targets), factors, generators)
+        found = self.evaluate(self.objective, stack, batch, factors, generators)
         after = stack | found.buffers
         return (
             weight * found.losses,
@@ -210,7 +213,7 @@ class FullBatch:
             train = self.target.problem.train
             parts = [train.rows(chunk) for chunk in torch.arange(train.size).split(self.rows)]
             self._seen[chains] = [
-                (inputs.expand(chains, *inputs.shape), targets.expand(chains, *targets.shape))
+                (for_members(inputs, chains), targets.expand(chains, *targets.shape))
                 for inputs, targets in parts
             ]
         return self._seen[chains]

@@ -13,6 +13,7 @@ from coset.inference.training.dropout import MemberDropout
 from coset.inference.training.stacked import StackedLayers
 from coset.inference.training.work import HEAVY, operations_per_step
 from coset.vocabulary import Batch, Weights
+from coset.weights.inputs import map_parts, take_rows
 from coset.weights.network import Network
 from coset.weights.stacking import members_of, stack, unstack
 
@@ -112,7 +113,8 @@ def one_by_one(
     for index, member in enumerate(unstack(weights)):
         leaves = _leaves(objective.network, member)
         with MemberDropout(generators[index : index + 1]):
-            outputs, after = objective.network.apply_training({**member, **leaves}, inputs[index])
+            own_inputs = take_rows(inputs, index)
+            outputs, after = objective.network.apply_training({**member, **leaves}, own_inputs)
         own = slice(index, index + 1)
         loss = objective.losses(outputs.unsqueeze(0), targets[own])
         parts.append(_differentiate(loss, scale[own], leaves, after))
@@ -136,13 +138,14 @@ def choose(objective: Objective, weights: Weights, batch: Batch, *, size: int) -
     if members == 1:
         return one_by_one
     inputs, targets = batch
-    work = operations_per_step(objective.network, inputs[0], members=members, batch=size)
+    first = take_rows(inputs, 0)
+    work = operations_per_step(objective.network, first, members=members, batch=size)
     way = together if work > HEAVY else lightly_together
     few = {name: tensor[:2] for name, tensor in weights.items()}
     generators = [torch.Generator().manual_seed(index) for index in range(2)]
     scale = next(iter(weights.values())).new_ones(2)
     try:
-        way(objective, few, (inputs[:2, :2], targets[:2, :2]), scale, generators)
+        way(objective, few, (map_parts(_corner, inputs), _corner(targets)), scale, generators)
     except Exception:  # whatever vmap cannot do: the plain way decides whether it is an error
         return one_by_one
     return way
@@ -164,6 +167,11 @@ def evaluation_losses(
             total = total + objective.losses(outputs, shared) * len(targets)
             count += len(targets)
     return total / count
+
+
+def _corner(values: Tensor) -> Tensor:
+    """Two members and two examples."""
+    return values[:2, :2]
 
 
 def _side_by_side(members: Sequence[Weights]) -> Weights:

@@ -32,6 +32,7 @@ from coset.inference.training.state import Trained, TrainingState, join
 from coset.inference.training.stopping import Best
 from coset.inference.training.updates import Updates, clip
 from coset.vocabulary import Batch, Progress, Weights
+from coset.weights.inputs import take_rows
 
 _REPORTS_PER_SECOND = 4
 _MASKS = 0x5DEECE66D  # sets the seeds of dropout apart from those of the data order
@@ -178,7 +179,8 @@ def _begin(
     first = problem.train.rows(torch.arange(min(2, problem.train.size)).expand(len(seeds), -1))
     evaluate = choose(objective, weights, first, size=min(recipe.batch_size, problem.train.size))
     steps = recipe.passes(problem.train.size) * recipe.batches(problem.train.size)
-    evaluate = recorded(evaluate, network, first[0][0], members=len(seeds), steps=steps)
+    few = take_rows(first[0], 0)
+    evaluate = recorded(evaluate, network, few, members=len(seeds), steps=steps)
     told = _throttled(progress, steps)
     run = _Run(problem, recipe, objective, evaluate, validation, None, told)
     state = TrainingState(

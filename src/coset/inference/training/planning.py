@@ -13,6 +13,8 @@ from coset.bayes.problem import Problem
 from coset.inference.training.dropout import MemberDropout
 from coset.inference.training.recipe import Recipe
 from coset.inference.training.work import HEAVY, operations_per_step
+from coset.vocabulary import Inputs
+from coset.weights.inputs import parts_of
 
 _EXAMPLES = 2
 
@@ -75,7 +77,8 @@ def bytes_per_member(problem: Problem, recipe: Recipe) -> int:
     batch = min(recipe.batch_size, train.size)
     inputs, targets = train.rows(torch.arange(min(_EXAMPLES, train.size)))
     kept = _kept_for_backward(problem, inputs)
-    per_example = (2 * kept + _bytes(inputs) + _bytes(targets)) / len(targets)
+    data = sum(map(_bytes, (*parts_of(inputs), targets)))
+    per_example = (2 * kept + data) / len(targets)
     return int(copies * parameters + 3 * buffers + batch * per_example)
 
 
@@ -92,7 +95,7 @@ def members_per_chunk(members: int, each: int, budget: int) -> int:
     return -(-members // chunks)
 
 
-def _kept_for_backward(problem: Problem, inputs: Tensor) -> int:
+def _kept_for_backward(problem: Problem, inputs: Inputs) -> int:
     """Bytes that autograd keeps for the backward pass, without the weights themselves."""
     network = problem.network
     leaves = {

@@ -14,8 +14,9 @@ from coset.inference.training.dropout import MemberDropout
 from coset.inference.training.gradients import Evaluate, Evaluation, Objective, one_by_one
 from coset.inference.training.memory import Program
 from coset.inference.training.recording import record
-from coset.vocabulary import Batch, Weights
-from coset.weights.network import Inputs, Network
+from coset.vocabulary import Batch, Inputs, Weights
+from coset.weights.inputs import as_inputs, parts_of
+from coset.weights.network import Network
 from coset.weights.stacking import members_of
 
 _LONG = 100
@@ -48,8 +49,9 @@ class Recorded:
         """Evaluates each member on its own batch."""
         if members_of(weights) != self.members:
             return self.evaluate(objective, weights, batch, scale, generators)
-        values = (*batch, scale, *weights.values())
-        key = tuple(value.shape for value in batch)
+        data = (*parts_of(batch[0]), batch[1])
+        values = (*data, scale, *weights.values())
+        key = tuple(value.shape for value in data)
         if key not in self._programs:
             program = partial(self._program, objective, tuple(weights))
             self._programs[key] = record(program, values, lasting=False)
@@ -60,10 +62,10 @@ class Recorded:
     def _program(
         self, objective: Objective, names: tuple[str, ...], *values: Tensor
     ) -> tuple[Tensor, ...]:
-        inputs, targets, scale, *tensors = values
-        weights = dict(zip(names, tensors, strict=True))
+        *parts, targets, scale = values[: -len(names)]
+        weights = dict(zip(names, values[-len(names) :], strict=True))
         unused = [torch.Generator() for _ in range(self.members)]
-        found = self.evaluate(objective, weights, (inputs, targets), scale, unused)
+        found = self.evaluate(objective, weights, (as_inputs(parts), targets), scale, unused)
         return found.losses, *(found.gradients[name] for name in objective.network.layout.names)
 
     @cached_property

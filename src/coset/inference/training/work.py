@@ -3,10 +3,11 @@
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import functional
 
+from coset.vocabulary import Inputs
 from coset.weights.calls import Arguments, Calls, Named, TorchFunction
+from coset.weights.inputs import take_rows
 from coset.weights.network import Network
 
 HEAVY = 3e7
@@ -31,7 +32,7 @@ class _Count(Calls):
         return outputs
 
 
-def operations_per_example(network: Network, inputs: Tensor) -> int:
+def operations_per_example(network: Network, inputs: Inputs) -> int:
     """Floating-point operations of linear layers and convolutions in a forward pass.
 
     Of an ``a × b`` matrix they are ``2 a b``.  What else a network does is not counted: the number
@@ -39,10 +40,10 @@ def operations_per_example(network: Network, inputs: Tensor) -> int:
     """
     count = _Count()
     with count, torch.no_grad():
-        network.apply(network.weights, inputs[:1])
+        network.apply(network.weights, take_rows(inputs, slice(1)))
     return count.operations
 
 
-def operations_per_step(network: Network, inputs: Tensor, *, members: int, batch: int) -> int:
+def operations_per_step(network: Network, inputs: Inputs, *, members: int, batch: int) -> int:
     """Operations of a training step: a backward pass takes twice those of a forward pass."""
     return 3 * operations_per_example(network, inputs) * batch * members

@@ -12,9 +12,9 @@ from coset.printing import several
 from coset.symmetry.describing.describe import nested
 from coset.symmetry.describing.outline import Box, Outline, Segment, axis_segments, outline
 from coset.symmetry.elements import PermutationFactor
-from coset.symmetry.graph import Example
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.tracing import trace
+from coset.vocabulary import Inputs
 
 INK, FAINT, PINNED, PAPER, BLOCK = "#1f2733", "#8a94a3", "#98a1af", "#ffffff", "#f3f5f9"
 _PALETTE = (
@@ -31,7 +31,7 @@ _STYLE = f"""
 """
 
 
-def draw(module: nn.Module, example: Example, group: SymmetryGroup) -> str:
+def draw(module: nn.Module, example: Inputs, group: SymmetryGroup) -> str:
     """The network as SVG text: its layers from top to bottom, each axis in its factor's colour.
 
     Grey axes are pinned, hatched ones live inside another factor, and lines on the left are

@@ -1,0 +1,119 @@
+"""What a network is called with: one tensor or several, the data along the first axis of each.
+
+``module(ids, mask)`` has the inputs ``(ids, mask)``.  Everything else asks here for rows and parts,
+so that it need not know how many there are.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from torch import Tensor
+
+from coset.errors import CosetError
+from coset.vocabulary import Inputs
+
+
+def parts_of(inputs: Inputs) -> tuple[Tensor, ...]:
+    """The tensors, in the order in which the network takes them."""
+    return inputs if isinstance(inputs, tuple) else (inputs,)
+
+
+def as_inputs(parts: Sequence[Tensor]) -> Inputs:
+    """The inverse of :func:`parts_of`: a single tensor stands for itself."""
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def map_parts(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
+    """The same done to every tensor.
+
+    >>> import torch
+    >>> [len(part) for part in map_parts(lambda part: part[1:], (torch.zeros(3), torch.ones(3, 2)))]
+    [2, 2]
+    """
+    return tuple(map(function, inputs)) if isinstance(inputs, tuple) else function(inputs)
+
+
+def take_rows(inputs: Inputs, rows: slice | int | Tensor) -> Inputs:
+    """Some rows of every tensor."""
+    if isinstance(inputs, tuple):
+        return tuple(part[rows] for part in inputs)
+    return inputs[rows]
+
+
+def shape_rows(inputs: Inputs, shape: Sequence[int]) -> Inputs:
+    """The first axis of every tensor in another shape, such as members and their batches."""
+    return map_parts(lambda part: part.reshape(*shape, *part.shape[1:]), inputs)
+
+
+def for_members(inputs: Inputs, members: int) -> Inputs:
+    """The same rows for every member, along a new first axis, without copies."""
+    return map_parts(lambda part: part.expand(members, *part.shape), inputs)
+
+
+def split_rows(inputs: Inputs, rows: int) -> Iterator[Inputs]:
+    """The inputs in consecutive chunks of at most ``rows`` data."""
+    if isinstance(inputs, tuple):
+        yield from zip(*(part.split(rows) for part in inputs), strict=True)
+    else:
+        yield from inputs.split(rows)
+
+
+def count_rows(inputs: Inputs) -> int:
+    """The number of data ``n``, the first axis of every tensor.
+
+    Raises:
+        CosetError: If these are no tensors, or their numbers of rows differ or are zero.
+    """
+    parts = parts_of(inputs)
+    if not parts or not all(isinstance(part, Tensor) and part.dim() for part in parts):
+        raise CosetError(
+            f"got {_kind(inputs)} as inputs",
+            "needed a tensor with the data along its first axis, or a tuple of such tensors",
+        )
+    sizes = [len(part) for part in parts]
+    if len(set(sizes)) > 1 or not sizes[0]:
+        raise CosetError(
+            f"got inputs with {' and '.join(map(str, sizes))} rows",
+            "needed the same number of rows in every tensor, at least one",
+        )
+    return sizes[0]
+
+
+def check_finite_inputs(inputs: Inputs, *, first: int = 0) -> None:
+    """Refuses numbers that are not finite, and says where the first one is.
+
+    Args:
+        inputs: What to look at.
+        first: The number of the first row.
+    """
+    parts = parts_of(inputs)
+    for number, part in enumerate(parts, 1):
+        if not part.is_floating_point() or bool(part.isfinite().all()):
+            continue
+        bad = ~part.isfinite().reshape(len(part), -1).all(1)
+        which = f" of tensor {number} of {len(parts)}" if len(parts) > 1 else ""
+        raise CosetError(
+            f"got inputs that are not finite, in example {first + int(bad.nonzero()[0])}{which}",
+            "needed finite numbers",
+            "leave such examples out, or fill the gaps",
+        )
+
+
+def shapes_of(inputs: Inputs) -> str:
+    """Shapes and types, for messages.
+
+    >>> import torch
+    >>> shapes_of((torch.zeros(2, 3), torch.arange(2)))
+    'shape (2, 3) and type torch.float32, shape (2,) and type torch.int64'
+    """
+    return ", ".join(
+        f"shape {tuple(part.shape)} and type {part.dtype}" for part in parts_of(inputs)
+    )
+
+
+def _kind(inputs: object) -> str:
+    """What was given in place of tensors."""
+    if isinstance(inputs, tuple):
+        return f"a tuple of {', '.join(map(_kind, inputs))}" if inputs else "an empty tuple"
+    if isinstance(inputs, Tensor):
+        return "a tensor" if inputs.dim() else "a tensor without axes"
+    return f"a {type(inputs).__name__}"
