@@ -12,14 +12,22 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import coset
 from coset import (
     SGLD,
+    ByEvidence,
     Checkpoint,
     CosetError,
     DeepEnsemble,
     GaussianNoise,
+    Laplace,
     Learnt,
+    Linearised,
+    MatrixFree,
     MaximumAPosteriori,
+    MonteCarlo,
     MultivariateNoise,
+    SampledSoftmax,
+    StochasticDescent,
 )
+from coset.inference.training.recorded import Recorded
 from coset.posterior.gaussian import Gaussian
 from methods import BASE, LAPLACES, METHODS
 
@@ -112,6 +120,91 @@ def test_two_inputs_are_one_with_both_side_by_side(name):
     assert_equal_fits(two, one, inputs)
 
 
+class Normalised(Comparison):
+    """Batch norms, whose statistics some methods measure again."""
+
+    def __init__(self):
+        super().__init__()
+        self.second = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+
+
+class NormalisedSideBySide(Normalised):
+    def forward(self, both):
+        return super().forward(both[:, :2], both[:, 2:].unsqueeze(2))
+
+
+class Stubborn(Comparison):
+    """Looks at its numbers, which ``vmap`` cannot follow: members go one by one."""
+
+    def forward(self, left, right):
+        return super().forward(left, right if float(right.sum()) < 1e9 else -right)
+
+
+class StubbornSideBySide(Stubborn):
+    def forward(self, both):
+        return super().forward(both[:, :2], both[:, 2:].unsqueeze(2))
+
+
+KINDS = {
+    "normalised": (Normalised, NormalisedSideBySide),
+    "stubborn": (Stubborn, StubbornSideBySide),
+}
+SOME = ["ensemble", "dropout", "multi-mean-field", "multi-SWAG", "SGHMC", "HMC", "full"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", SOME)
+def test_so_it_is_for_other_networks(name, kind):
+    inputs, targets = comparisons()
+    two, one = KINDS[kind]
+    assert_equal_fits(
+        fitted(two, (inputs, targets), EVERY[name]),
+        fitted(one, (joined(inputs), targets), EVERY[name]),
+        inputs,
+    )
+
+
+class Pictures(nn.Module):
+    """A label a pixel, from a picture and a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.picture, self.number = nn.Conv2d(1, 2, 3, padding=1), nn.Linear(1, 2)
+
+    def forward(self, picture, number):
+        return self.picture(picture) + self.number(number)[..., None, None]
+
+
+class PicturesSideBySide(Pictures):
+    def forward(self, both):
+        return super().forward(both[:, :, 1:], both[:, 0, 0, :1])
+
+
+RULES = {
+    "closed form": Linearised(),
+    "softmax": Linearised(SampledSoftmax(5)),
+    "samples": Linearised(samples=8),
+    "Monte Carlo": MonteCarlo(4),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", ["KFAC", "diagonal", "subnetwork"])
+def test_pixels_by_every_rule(name, rule):
+    generator = seeded(3)
+    picture = torch.randn(5, 1, 3, 4, generator=generator, dtype=torch.float64)
+    number = torch.randn(5, 1, generator=generator, dtype=torch.float64)
+    targets = torch.randint(2, (5, 3, 4), generator=generator)
+    row = number[:, :, None, None].expand(5, 1, 1, 4)
+    both = torch.cat([row, picture], dim=2)
+    two = fitted(Pictures, ((picture, number), targets), LAPLACES[name])
+    one = fitted(PicturesSideBySide, (both, targets), LAPLACES[name])
+    found = two((picture, number), rule=RULES[rule], generator=seeded(4))
+    wanted = one(both, rule=RULES[rule], generator=seeded(4))
+    torch.testing.assert_close(found.mean, wanted.mean)
+    torch.testing.assert_close(found.members, wanted.members)
+
+
 @pytest.mark.parametrize("noise", [GaussianNoise(), MultivariateNoise()])
 def test_learnt_noise_of_two_inputs_is_that_of_one(noise):
     inputs, _ = comparisons()
@@ -150,7 +243,7 @@ def test_joint_and_updated_predictions_of_two_inputs_are_those_of_one(name):
     assert_equal_fits(two.update((more, labels)), one.update((joined(more), labels)), more)
 
 
-TRAINED = {
+SETTINGS = {
     "validation": lambda data: MaximumAPosteriori(epochs=6, validation=data, patience=2),
     "validation of members": lambda data: DeepEnsemble(
         2, MaximumAPosteriori(epochs=6, validation=data, patience=2)
@@ -158,19 +251,42 @@ TRAINED = {
     "learnt precisions": lambda data: MaximumAPosteriori(
         epochs=6, precision=Learnt(every=2, after=2)
     ),
-    "long enough to be recorded": lambda data: DeepEnsemble(
-        2, MaximumAPosteriori(epochs=120, batch_size=8)
-    ),
+    "evidence and validation": lambda data: Laplace(tuning=ByEvidence(validation=data)),
+    "evidence of layers": lambda data: Laplace(tuning=ByEvidence(groups="layer")),
+    "matrix-free descent": lambda data: Laplace(MatrixFree(solver=StochasticDescent())),
 }
 
 
-@pytest.mark.parametrize("name", TRAINED)
-def test_training_on_two_inputs_is_that_on_one(name):
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_mean_the_same_with_two_inputs(name):
     inputs, targets = comparisons()
     held, labels = comparisons(rows=8, seed=1)
-    two = fitted(Comparison, (inputs, targets), TRAINED[name]((held, labels)))
-    one = fitted(SideBySide, (joined(inputs), targets), TRAINED[name]((joined(held), labels)))
+    two = fitted(Comparison, (inputs, targets), SETTINGS[name]((held, labels)))
+    one = fitted(SideBySide, (joined(inputs), targets), SETTINGS[name]((joined(held), labels)))
     assert_equal_fits(two, one, inputs)
+
+
+class Steady(Comparison):
+    def __init__(self):
+        super().__init__()
+        self.dropout = nn.Identity()  # what draws at random is not recorded
+
+
+class SteadySideBySide(Steady):
+    def forward(self, both):
+        return super().forward(both[:, :2], both[:, 2:].unsqueeze(2))
+
+
+def test_recorded_steps_take_two_inputs(monkeypatch):
+    written, program = [], Recorded._program
+    monkeypatch.setattr(
+        Recorded, "_program", lambda self, *args: written.append(1) or program(self, *args)
+    )
+    inputs, targets = comparisons()
+    method = DeepEnsemble(2, MaximumAPosteriori(epochs=40, batch_size=8))
+    two = fitted(Steady, (inputs, targets), method)
+    assert written
+    assert_equal_fits(two, fitted(SteadySideBySide, (joined(inputs), targets), method), inputs)
 
 
 class Killed(Exception):
@@ -277,6 +393,18 @@ def test_inputs_that_are_missing_are_named(missing):
             predictor(given)
     with pytest.raises(CosetError, match="the network refused them"):
         predictor.joint(given)
+
+
+def test_gradients_in_each_of_two_inputs():
+    inputs, targets = comparisons()
+    two = fitted(Comparison, (inputs, targets), LAPLACES["full"])
+    one = fitted(SideBySide, (joined(inputs), targets), LAPLACES["full"])
+    left, right = (part.clone().requires_grad_() for part in inputs)
+    both = joined(inputs).requires_grad_()
+    two((left, right)).mean[:, 0].sum().backward()
+    one(both).mean[:, 0].sum().backward()
+    assert float(both.grad.abs().max()) > 1e-3
+    torch.testing.assert_close(joined((left.grad, right.grad)), both.grad)
 
 
 def test_rows_of_predictions_are_checked():
