@@ -82,7 +82,7 @@ def _check_names(group: SymmetryGroup, weights: Weights, what: str) -> None:
 
 def check_floating(weights: Weights, names: Iterable[str], what: str) -> None:
     """Refuses whole numbers where a network has real ones."""
-    kinds = {weights[name].dtype for name in names}
+    kinds = set(map(attrgetter("dtype"), map(weights.__getitem__, names)))
     if not all(kind.is_floating_point for kind in kinds):
         wrong = [name for name in names if not weights[name].is_floating_point()]
         raise CosetError(
@@ -107,17 +107,14 @@ def check_finite(weights: Weights, names: Iterable[str], what: str) -> None:
             )
 
 
-@torch.no_grad()
 def finite_product(one: Weights, other: Weights, names: Iterable[str]) -> bool:
     """Whether ``<one, other>`` is finite: only if all numbers are, so one test does for both."""
-    names = list(names)
-    vectors = [name for name in names if one[name].dim() == 1]
-    pairs = [(one[name], other[name]) for name in names if one[name].dim() != 1]
+    pairs = [(one[name], other[name]) for name in names]
+    vectors = [pair for pair in pairs if pair[0].dim() == 1]
     try:
-        if vectors:  # many and short: put end to end
-            pairs.append(
-                (torch.cat([one[n] for n in vectors]), torch.cat([other[n] for n in vectors]))
-            )
+        if len(vectors) > 1:  # many and short: put end to end
+            pairs = [pair for pair in pairs if pair[0].dim() != 1]
+            pairs.append((torch.cat([a for a, _ in vectors]), torch.cat([b for _, b in vectors])))
         return all(isfinite(torch.dot(a.reshape(-1), b.reshape(-1)).item()) for a, b in pairs)
     except RuntimeError:
         return False  # of two types, shapes or devices: not to be had so cheaply

@@ -120,12 +120,13 @@ class Moving:
         """What has been done so far."""
         packing = self._axes.tables
         flat = packing.pack(self._begin.scales)
-        for factor, rows in packing.rows(flat).items():
-            if not self._at_identity:
-                rows[...] = rows.take(self.order[factor], 1)
-            if factor in self.signs:
-                signs = len(self._axes.signs[factor])
-                rows[:signs] *= self.signs[factor][:signs]
+        # at the identity all scales are one, whatever their order
+        for factor in packing.parts if not self._at_identity else ():
+            rows = packing.rows_of(factor, flat)
+            rows[...] = rows.take(self.order[factor], 1)
+        for factor, flips in self.signs.items():
+            signs = len(self._axes.signs[factor])
+            packing.rows_of(factor, flat)[:signs] *= flips[:signs]
         return Element(self.permutations, {**self._begin.scales, **packing.unpack(flat)})
 
     def handed_out(self) -> Weights:

@@ -93,10 +93,12 @@ class Packing:
 
     def rows(self, flat: Matrix) -> dict[str, Matrix]:
         """For each factor its vectors as the rows of a matrix: views."""
-        return {
-            factor: flat[begin:end].reshape(rows, -1)
-            for factor, (begin, end, rows) in self.parts.items()
-        }
+        return {factor: self.rows_of(factor, flat) for factor in self.parts}
+
+    def rows_of(self, factor: str, flat: Matrix) -> Matrix:
+        """The same for one factor that has vectors."""
+        begin, end, rows = self.parts[factor]
+        return flat[begin:end].reshape(rows, -1)
 
     def unpack(self, flat: Matrix) -> dict[str, Tensor]:
         """The vectors by their names: views, each of its own part."""

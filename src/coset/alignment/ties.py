@@ -70,7 +70,7 @@ def settle_ties(ascent: Settled) -> int:
 
 def _exchangeable(ascent: Settled, name: str) -> NDArray[np.bool_] | None:
     """Units that may have an equal, on either side: those that agree at a glance, if any do."""
-    to, own = (_alike(ascent.glance(name, side)) for side in range(2))
+    to, own = _alike(ascent.glance(name, 0)), _alike(ascent.glance(name, 1))
     return own if to is None else to if own is None else to | own
 
 
@@ -92,7 +92,10 @@ def _repeated(values: NDArray[np.floating[Any]]) -> NDArray[np.bool_] | None:
     [[True, False, True]]
     """
     rows = values.tolist()
-    if all(len(set(row)) == len(row) for row in rows):  # for few numbers faster than to sort them
+    for row in rows:
+        if len(set(row)) < len(row):  # for few numbers faster than to sort them
+            break
+    else:
         return None
     counts = [Counter(row) for row in rows]
     return np.array([[n[x] > 1 for x in row] for row, n in zip(rows, counts, strict=True)])
