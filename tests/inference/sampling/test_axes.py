@@ -57,6 +57,40 @@ def test_energies_are_the_same_and_gradients_turn_along():
     torch.testing.assert_close(found.gradient, axes.turned(wanted.gradient))
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("chains", [1, 3])
+def test_axes_without_inputs_are_left_out_of_products(chains, kind):
+    """Dead pixels, copies and sums of others; only the prior acts there."""
+    seen = correlated()
+    dead, copied, summed = torch.zeros(40, 2), seen[:, :1], seen[:, 1:2] + 2 * seen[:, 2:3]
+    inputs = torch.cat([dead, seen, copied, summed], 1).to(kind)
+    module = nn.Sequential(nn.Linear(8, 3), nn.Tanh(), nn.Linear(3, 2)).to(kind)
+    data = as_batches((inputs, (seen[:, 0] > 3).long()))
+    problem = Problem(functionalise(module), Categorical(), GaussianPrior(2.0), data)
+    stack = starting_points(problem, None, list(range(chains)))
+    plain = FullBatch.of(problem, stack)
+    turned, axes = along_axes(plain)
+    assert turned.loss.inputs.shape == (40, 4)
+    positions, buffers = plain.target.split(stack)
+    found, wanted = turned(axes.turned(positions), buffers), plain(positions, buffers)
+    exact = {"atol": 1e-9, "rtol": 1e-9} if kind == torch.float64 else {"atol": 1e-3, "rtol": 1e-5}
+    torch.testing.assert_close(found.energy, wanted.energy, **exact)
+    torch.testing.assert_close(axes.back(found.gradient), wanted.gradient, **exact)
+    pulled = turned.gradient(axes.turned(positions), buffers, into=torch.empty_like(positions))
+    torch.testing.assert_close(axes.back(pulled), wanted.gradient, **exact)
+
+
+def test_inputs_that_are_all_zero_keep_an_axis():
+    problem = problem_of()
+    silent = replace(problem, train=replace(problem.train, inputs=torch.zeros_like(correlated())))
+    stack = starting_points(silent, None, [0])
+    plain = FullBatch.of(silent, stack)
+    turned, axes = along_axes(plain)
+    positions, buffers = plain.target.split(stack)
+    wanted = plain(positions, buffers).energy
+    torch.testing.assert_close(turned(axes.turned(positions), buffers).energy, wanted)
+
+
 def test_the_hessian_of_a_linear_model_becomes_diagonal():
     problem = problem_of(
         module=nn.Linear(4, 1, bias=False),

@@ -3,7 +3,9 @@
 Turning the inputs, ``x → Qᵀ x``, and the weights that meet them, ``W → W Q``, changes no output,
 and a prior that is the same for all weights of a unit does not notice.  But the curvature of the
 energy in ``W`` is, unit by unit, a weighted ``Σ x xᵀ``: along the principal axes of the inputs it
-is close to diagonal, and a diagonal mass can undo it.
+is close to diagonal, and a diagonal mass can undo it.  Along axes on which no input has a part only
+the prior acts, and products with the data leave them out: of 1,000 handwritten digits with 784
+pixels 194 such axes.
 """
 
 from dataclasses import dataclass, replace
@@ -18,6 +20,9 @@ from coset.inference.sampling.targets import FullBatch
 
 _WIDEST = 4096
 """Inputs beyond which finding their axes would take minutes."""
+
+_ROUNDING = 8
+"""Parts of inputs along an axis that change no product, in units of rounding."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,26 @@ def along_axes(target: FullBatch) -> tuple[FullBatch, InputAxes | None]:
     if not bool(products.isfinite().all()):  # too large to be squared
         return target, None
     _, axes = torch.linalg.eigh(products)
-    along = replace(loss, inputs=(inputs @ axes).to(loss.inputs))
-    return replace(target, loss=along), InputAxes(place, axes.to(loss.inputs))
+    along = _without_empty(inputs @ axes, rounding=torch.finfo(loss.inputs.dtype).eps)
+    turned = replace(loss, inputs=along.to(loss.inputs))
+    return replace(target, loss=turned), InputAxes(place, axes.to(loss.inputs))
+
+
+def _without_empty(inputs: Float[Tensor, "n d"], *, rounding: float) -> Float[Tensor, "n r"]:
+    """Inputs along their axes, ascending, without the first ones if no input has a part there.
+
+    Args:
+        inputs: The inputs, of which parts are known to ``d`` times their own rounding.
+        rounding: That of the products they are used in.
+
+    >>> _without_empty(torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.5, 2.0]]), rounding=1e-7)
+    tensor([[0.0000, 1.0000],
+            [0.5000, 2.0000]])
+    """
+    sizes = inputs.norm(dim=0)
+    least = _ROUNDING * max(rounding, len(sizes) * torch.finfo(inputs.dtype).eps)
+    empty = sizes[:-1] <= least * sizes.max()
+    return inputs[:, int(empty.long().cumprod(0).sum()) :]
 
 
 def _first_weight(loss: LayeredLoss) -> slice:

@@ -24,14 +24,15 @@ class LayeredLoss:
     Attributes:
         problem: What is sampled.
         layers: What its network does.
-        inputs: All inputs, one a row; possibly along other axes than those of the problem.
+        inputs: All inputs, one a row; possibly along other axes than those of the problem, of
+            which the first may be left out if no input has a part along them.
         targets: All targets.
         rows: Examples in one pass.
     """
 
     problem: Problem
     layers: Layers
-    inputs: Float[Tensor, "n d"]
+    inputs: Float[Tensor, "n r"]
     targets: Tensor
     rows: int
 

@@ -52,8 +52,10 @@ class Layers:
 
     steps: tuple[Linear | Elementwise, ...]
 
-    def __call__(self, stack: Weights, inputs: Float[Tensor, "d n"]) -> Float[Tensor, "m c n"]:
+    def __call__(self, stack: Weights, inputs: Float[Tensor, "r n"]) -> Float[Tensor, "m c n"]:
         """Outputs of all chains; inputs and outputs have their examples last.
+
+        Inputs may have fewer entries than the first layer takes: the first ones are then zeros.
 
         >>> layers = Layers((Linear("weight", None), torch.relu))
         >>> weights = torch.tensor([[[1.0, 2.0]], [[-3.0, 0.0]]])  # two chains
@@ -71,7 +73,8 @@ class Layers:
             weight = stack[step.weight]
             bias = None if step.bias is None else stack[step.bias]
             if values is None:
-                values = _shared(weight, bias, inputs)
+                met = weight if len(inputs) == weight.shape[2] else weight[..., -len(inputs) :]
+                values = _shared(met, bias, inputs)
             elif len(weight) == 1:  # a product of matrices is faster than a batch of one
                 values = _shared(weight, bias, values.squeeze(0))
             else:
