@@ -61,6 +61,29 @@ def test_replays_are_the_program(function, lasting):
             torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("lasting", [True, False])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        *(lambda w: w[..., -2:], lambda w: w[:, 1:3], lambda w: w[:, ::2], lambda w: w[..., 1::2]),
+        *(lambda w: w[2:], lambda w: w[..., :0], lambda w: w[:, -9:9]),
+    ],
+)
+def test_gradients_of_slices_are_zero_elsewhere(cut, lasting):
+    def program(weights, factor):
+        with torch.enable_grad():
+            leaf, other = weights.detach().requires_grad_(), factor.detach().requires_grad_()
+            loss = (cut(leaf).square() * other).sum() + (other * other).sum()
+            found = torch.autograd.grad(loss, [leaf, other])
+        return (torch.cat([piece.flatten() for piece in found]),)
+
+    replay = record(program, (numbers(3, 4, 5), numbers(1)), lasting=lasting)
+    assert replay is not program
+    for seed in (2, 4, 2):
+        given = numbers(3, 4, 5, seed=seed), numbers(1, seed=seed + 1)
+        torch.testing.assert_close(replay(*given), program(*given), rtol=1e-12, atol=1e-12)
+
+
 def test_results_last_unless_they_need_not():
     given, later = numbers(4, 4, seed=2), numbers(4, 4, seed=3)
     for lasting in (True, False):
