@@ -119,6 +119,22 @@ def test_at_least_as_good_as_the_best_of_ten_published_loops():
         assert inner(a, ours.weights) >= best * (1 - 1e-9)
 
 
+def test_restarts_climb_from_the_best_so_far():
+    net = ResidualStream(6, 16, 16, 4, 3)
+    group = group_of(net.double(), 6)
+    higher = 0
+    for seed in range(4):
+        generator = torch.Generator().manual_seed(seed)
+        a, b = trained_pair(net, generator)
+        reached = [
+            inner(a, match(group, b, to=a, by=ByWeights(restarts=count)).weights)
+            for count in (0, 2, 8)
+        ]
+        assert reached == sorted(reached)  # the first restarts of eight are those of two
+        higher += reached[2] > reached[0] * (1 + 1e-9)
+    assert higher >= 2
+
+
 def trained_pair(net, generator):
     """Two networks trained from different weights on one synthetic task."""
     inputs = torch.randn(256, 6, generator=generator).double()

@@ -26,6 +26,9 @@ from coset.vocabulary import Weights
 
 Scales = Literal["automatic", "match", "keep", "canonical", "mass"]
 
+_SHAKEN = 0.25
+"""Share of the units that are shuffled before another run."""
+
 _SUSPICIOUS = 0.25
 """Difference of sorted log-scales (root mean square) from which units are compared rescaled too."""
 
@@ -53,7 +56,8 @@ class ByWeights:
     """Coordinate ascent over linear assignments (Ainsworth, Hayase, Srinivasa 2023).
 
     Attributes:
-        restarts: Further runs from the identity in random orders; the best of all is kept.
+        restarts: Further runs, each from the best so far with a quarter of the units of every
+            factor shuffled; the best of all is kept.
         anchored: Whether the first run begins by solving factors in the order of what is already
             known to fit.  Without it the first run begins at the identity, as published.
         sweeps: The most times all factors are gone through in one run.
@@ -227,14 +231,43 @@ def ascend(
         best.anchored_start()
     sweeps = best.sweep(names, most=by.sweeps)
     value = best.objective() if by.anchored or by.restarts else torch.inf
-    for _ in range(by.restarts + int(value < floor)):
+    for number in range(-int(value < floor), by.restarts):
+        if number < 0:  # the anchors have misled
+            run = begin(group, target, source, identity)
+        else:
+            run = begin(group, target, best.aligned, best.element)
+            _shake(run, generator)
         order = torch.randperm(len(names), generator=generator).tolist()
-        run = begin(group, target, source, identity)
         count = run.sweep([names[k] for k in order], most=by.sweeps)
         if run.objective() > value:
             best, value, sweeps = run, run.objective(), count
     ties = settle_ties(best)
     return best, Outcome(best.element, ties, sweeps, lambda: best.aligned)
+
+
+def _shake(run: Ascent | PlainAscent, generator: torch.Generator) -> None:
+    """Shuffles a share of the units of every factor, so that an ascent may find a higher hill.
+
+    From there it does far more often than from the identity: on two pairs of ResNet-20 ten runs
+    were better than the best of ten from the identity, and of twenty.
+    """
+    for name, table in list(run.permutations.items()):
+        size, copies = table.shape[-1], table[..., 0].numel()
+        orders = [_partly_shuffled(size, generator) for _ in range(copies)]
+        run.reorder(name, torch.stack(orders).reshape(table.shape))
+
+
+def _partly_shuffled(size: int, generator: torch.Generator) -> Tensor:
+    """The identity but for a share of its places.
+
+    >>> order = _partly_shuffled(40, torch.Generator().manual_seed(0))
+    >>> int((order != torch.arange(40)).sum()) <= 10, order.sort().values.equal(torch.arange(40))
+    (True, True)
+    """
+    order = torch.arange(size)
+    some = torch.randperm(size, generator=generator)[: max(2, int(_SHAKEN * size))]
+    order[some] = some[torch.randperm(len(some), generator=generator)]
+    return order
 
 
 def _distance(one: Weights, other: Weights) -> float:
