@@ -343,24 +343,18 @@ def run_trained(pictures: int = 2500, batch: int = 125, epochs: int = 3) -> None
         group = discover(one, inputs[:1])
         names, nets = matched_tensors(group), [weights_of(one), weights_of(other)]
         for to, weights in (nets, nets[::-1]):
-
-            def loops(to=to, weights=weights):
-                return [reference_loop(group, weights, to, seed) for seed in range(10)]
-
-            def ours(restarts, to=to, weights=weights):
-                by = ByWeights(scales="keep", restarts=restarts)
-                return match(group, weights, to=to, by=by).weights
-
-            spent, found = seconds_of(loops)
-            best = max(objective(names, to, result) for result in found)
+            orders = [partial(reference_loop, group, weights, to, seed) for seed in range(10)]
+            loops = [seconds_of(order) for order in orders]
+            best, spent = max(objective(names, to, w) for _, w in loops), sum(t for t, _ in loops)
             print(
-                f"trained pair {pair}: best of ten loops {best:.2f} in {spent:.3f} s; ours ", end=""
+                f"trained pair {pair}: best of ten loops {best:.2f} in {spent:.3f} s; ours", end=""
             )
             for restarts in (0, 10, 20):
-                spent, result = seconds_of(partial(ours, restarts))
-                reached = objective(names, to, result)
-                print(f"{reached:.2f} in {spent:.3f} s ({restarts} restarts)", end="; ")
-            print("met" if reached >= best else "NOT MET", flush=True)
+                by = ByWeights(scales="keep", restarts=restarts)
+                spent, result = seconds_of(partial(match, group, weights, to=to, by=by))
+                reached = objective(names, to, result.weights)
+                print(f" {reached:.2f} in {spent:.3f} s ({restarts} restarts)", end=";")
+            print(" met" if reached >= best else " NOT MET", flush=True)
 
 
 def seconds_of(call: Callable[[], T]) -> tuple[float, T]:
