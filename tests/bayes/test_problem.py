@@ -89,6 +89,19 @@ def test_outputs_that_are_no_rows_of_a_tensor_are_named(pack):
         Problem.of(Returning(pack), (torch.randn(4, 3), torch.arange(4) % 2))
 
 
+def test_a_network_without_parameters_is_named():
+    class Hidden(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = [nn.Linear(3, 2)]  # torch does not look into lists
+
+        def forward(self, x):
+            return self.layers[0](x)
+
+    with pytest.raises(CosetError, match=r"without parameters.*attributes of the module"):
+        Problem.of(Hidden(), (torch.randn(4, 3), torch.arange(4) % 2))
+
+
 def test_inputs_of_another_type_than_the_weights_are_told_which():
     data = torch.randn(4, 3, dtype=torch.float32), torch.arange(4) % 2
     with pytest.raises(CosetError, match=r"weights are torch.float64: give inputs"):

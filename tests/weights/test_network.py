@@ -123,6 +123,12 @@ def test_training_returns_new_statistics_and_keeps_the_old():
     torch.testing.assert_close(buffers["1.running_var"], trained[1].running_var)
 
 
+def test_a_batch_of_one_is_named_where_batch_norm_refuses_it():
+    network = functionalise(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+    with pytest.raises(CosetError, match=r"a batch of one example .* another batch_size"):
+        network.apply_training(network.weights, torch.zeros(1, 2))
+
+
 def test_training_under_vmap_is_training_one_by_one(generator):
     network = functionalise(normed())
     members = [network.initialise(generator) for _ in range(3)]

@@ -110,6 +110,21 @@ class FromDataset:
         )
 
 
+def in_equal_parts(batches: Batches) -> Iterator[Batch]:
+    """One pass in batches of nearly equal size, for networks that look at batches as a whole.
+
+    What is left over of the usual batches may be a single example, of which batch norm can take no
+    variance.
+
+    >>> train = InMemory(torch.zeros(9, 2), torch.zeros(9), batch_size=4)
+    >>> [len(targets) for _, targets in in_equal_parts(train)]
+    [3, 3, 3]
+    """
+    parts = -(-batches.size // batches.batch_size)
+    for index in torch.arange(batches.size).tensor_split(parts):
+        yield batches.rows(index)
+
+
 def as_batches(data: Data, *, batch_size: int = 256) -> Batches:
     """Reads a pair of inputs and targets, a data set or a loader as :class:`Batches`.
 

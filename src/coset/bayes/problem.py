@@ -69,6 +69,12 @@ class Problem:
 
         All data are checked, so that a bad number is found before training, not during it.
         """
+        if not self.network.layout.names:
+            raise CosetError(
+                "got a network without parameters",
+                "needed one that there is a posterior over",
+                "check that its layers are attributes of the module, not of a list or dictionary",
+            )
         seen = 0
         for number, (inputs, targets) in enumerate(self.train):
             check_finite_inputs(inputs, first=seen)

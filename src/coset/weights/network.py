@@ -117,16 +117,21 @@ def functionalise(module: nn.Module) -> Network:
     buffers = [name for name in weights if name not in set(layout.names)]
 
     evaluator, trainer = _per_thread(evaluating), _per_thread(training)
+    tied = _has_ties(module)
 
     def apply(given: Weights, inputs: Inputs) -> Tensor:
         proper, masks = split_masks(given)
         with with_masks(masks):
-            return _call(evaluator(), proper, inputs)
+            return _call(evaluator(), proper, inputs, tied=tied)
 
     def apply_training(given: Weights, inputs: Inputs) -> tuple[Tensor, Weights]:
         # functional_call writes buffer updates into the dictionary it is given
         fresh = {name: given.get(name, weights[name]).clone() for name in buffers}
-        outputs = _call(trainer(), {**given, **fresh}, inputs)
+        try:
+            outputs = _call(trainer(), {**given, **fresh}, inputs, tied=tied)
+        except ValueError as error:
+            _name_single_example(error)
+            raise
         return outputs, fresh
 
     def initialise(generator: torch.Generator) -> Weights:
@@ -164,6 +169,16 @@ def refusal(inputs: Inputs, error: Exception) -> CosetError:
     )
 
 
+def _name_single_example(error: ValueError) -> None:
+    """Names what torch says where batch norm is given a single value."""
+    if "more than 1 value per channel" in str(error):
+        raise CosetError(
+            "got a batch of one example for a network with batch norm",
+            "needed two at least, to take a variance of",
+            "give more data or another batch_size",
+        ) from error
+
+
 def _per_thread(module: nn.Module) -> Callable[[], nn.Module]:
     """A copy for each thread: during a call the weights given stand in the module itself."""
     copies = threading.local()
@@ -177,9 +192,20 @@ def _per_thread(module: nn.Module) -> Callable[[], nn.Module]:
     return own
 
 
-def _call(module: nn.Module, weights: Weights, inputs: Inputs) -> Tensor:
-    outputs: Tensor = functional_call(module, weights, parts_of(inputs))
+def _call(module: nn.Module, weights: Weights, inputs: Inputs, *, tied: bool) -> Tensor:
+    # to look for ties at every call would take as long as a small layer
+    outputs: Tensor = functional_call(module, weights, parts_of(inputs), tie_weights=tied)
     return outputs
+
+
+def _has_ties(module: nn.Module) -> bool:
+    """Whether a tensor has several names."""
+    tensors = [
+        id(tensor)
+        for named in (module.named_parameters, module.named_buffers)
+        for _, tensor in named(remove_duplicate=False)
+    ]
+    return len(set(tensors)) < len(tensors)
 
 
 def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
