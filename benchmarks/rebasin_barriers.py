@@ -33,6 +33,8 @@ from coset import (
     models,
 )
 
+RESET = ", norms reset"
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -91,6 +93,7 @@ def run(name: str, folder: Path) -> dict[str, LossPath]:
     a, b = networks(name, pair, train, folder)
     group = discover(pair.module, train[0][:1])
     ways = {
+        "by weights, hard": ByWeights(soft=0),
         "by weights": ByWeights(),
         "by activations": ByActivations(pair.module, train[0][:1000]),
     }
@@ -115,7 +118,7 @@ def run(name: str, folder: Path) -> dict[str, LossPath]:
                 reset_norm=reset,
                 norm_data=statistics,
             )
-            label = f"{way}, norms reset" if reset else way
+            label = way + RESET if reset else way
             paths[label] = path
             middle = float(path.loss[pair.points // 2])
             ends = f"{float(path.error[0]):.4f} and {float(path.error[-1]):.4f}"
@@ -130,7 +133,12 @@ TITLES = {
     "resnet20": "ResNet-20, Fashion-MNIST",
     "resnet20x4": "ResNet-20 width 4, Fashion-MNIST",
 }
-COLOURS = {"not aligned": "#718096", "by weights": "#2b6cb0", "by activations": "#dd6b20"}
+COLOURS = {
+    "not aligned": "#718096",
+    "by weights, hard": "#90cdf4",
+    "by weights": "#2b6cb0",
+    "by activations": "#dd6b20",
+}
 
 
 def draw(found: dict[str, dict[str, LossPath]], file: Path) -> None:
@@ -143,8 +151,8 @@ def draw(found: dict[str, dict[str, LossPath]], file: Path) -> None:
         panels = figure.subplots(1, len(found), squeeze=False)[0]
         for panel, (name, paths) in zip(panels, found.items(), strict=True):
             for label, path in paths.items():
-                kind, _, reset = label.partition(", ")
-                style = "--" if reset else "-"
+                kind = label.removesuffix(RESET)
+                style = "-" if kind == label else "--"
                 panel.plot(path.t, path.loss, style, color=COLOURS[kind], label=label)
             panel.set(title=TITLES.get(name, name), xlabel="from A (0) to B (1)")
             panel.spines[["top", "right"]].set_visible(False)

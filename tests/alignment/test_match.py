@@ -338,3 +338,13 @@ def test_types_may_differ(generator):
     bad = {**single, "0.bias": single["0.bias"] * torch.nan}
     with pytest.raises(CosetError, match=r"to move with 40 numbers in '0\.bias'"):
         match(group, bad, to=own)
+
+
+def test_products_beyond_the_type_are_named():
+    net = network(3, 4, 4, 2).float()
+    group = group_of(net, 3)
+    huge = {name: torch.full_like(tensor, 1e20) for name, tensor in weights_of(net).items()}
+    with pytest.raises(CosetError, match="too large for their type"):
+        match(group, huge, to=huge)
+    wide = {name: tensor.double() for name, tensor in huge.items()}
+    assert match(group, wide, to=wide).transpositions == 0

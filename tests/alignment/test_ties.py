@@ -103,3 +103,13 @@ def test_dead_channels_inside_groups_go_home(generator):
     result = match(group, moved, to=own)
     assert result.transpositions_of == {outer.name: 0, inner.name: 6}
     torch.testing.assert_close(result.weights, own)
+
+
+def test_dead_units_before_a_single_output(generator):
+    """The weights of one output are a vector to those who move them."""
+    net = network(2, 5, 1, activation=nn.Tanh)
+    own = random_weights(weights_of(net), generator)
+    own["0.weight"][:2], own["0.bias"][:2], own["2.weight"][:, :2] = 0, 0, 0
+    result = match(group_of(net, 2), own, to=own)
+    assert result.transpositions == 0
+    assert result.ties

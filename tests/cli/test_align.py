@@ -52,6 +52,21 @@ def words(model="./net.py:make", *more):
     return ["align", *files, "--model", model, "--out", "c.safetensors", *more]
 
 
+def test_soft_rounds_may_be_chosen(files, capsys):
+    """Unrelated networks, matched with more and more effort."""
+    one, distances = load_file("a.safetensors"), {"0": 0.0, "12": 0.0}
+    for seed in range(4):
+        torch.manual_seed(seed + 1)
+        save_file(weights_of(mlp(6, (8, 7), 3)), files / "b.safetensors")
+        for rounds in distances:
+            assert main(words("./net.py:make", "--soft", rounds)) == 0
+            other = load_file("c.safetensors")
+            distances[rounds] += sum(float((one[n] - other[n]).square().sum()) for n in one)
+            (files / "c.safetensors").unlink()
+    capsys.readouterr()
+    assert distances["12"] < distances["0"]
+
+
 def test_a_permuted_copy_comes_back(files, capsys):
     assert main(words()) == 0
     shown = capsys.readouterr().out
@@ -143,6 +158,7 @@ def test_data_that_do_not_fit_are_named_before_anything_is_printed(named, by, fi
 IDLE = {
     "--scales with --by activations": ["--by", "activations", "--data", "d", "--scales", "match"],
     "--restarts with --by activations": ["--by", "activations", "--data", "d", "--restarts", "1"],
+    "--soft with --by activations": ["--by", "activations", "--data", "d", "--soft", "1"],
     "--points without --data": ["--points", "25"],
     "--reset-norm without --data": ["--reset-norm"],
     "--repair without --data": ["--repair"],

@@ -7,6 +7,7 @@ and norms over whole layers are not, and are matched by the general :class:`Asce
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 import numpy as np
 
@@ -28,6 +29,15 @@ class Axis:
     place: int
     factor: str
     sign: str | None
+
+
+def slot_of(sign: str | None, known: tuple[str, ...]) -> int:
+    """The number of a sign among those known along a factor; of no sign: the one after the last.
+
+    >>> slot_of("b", ("a", "b")), slot_of(None, ("a", "b"))
+    (1, 2)
+    """
+    return known.index(sign) if sign in known else len(known)
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,29 @@ class Touched:
     place: int
     slot: int
     readers: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class MixedTerm:
+    """How a term is read when the other factor that moves its tensor mixes units.
+
+    Attributes:
+        tensor: The tensor.
+        slot: As in the term.
+        other: The other factor; ``None``: there is none.
+        other_slot: The number of the sign among those along the other factor, or of no sign.
+        order_of_to: The axes of the tensor of ``to``: the factor's, the rest, the other's.
+        order_of_own: The axes of the own tensor: the rest, the other's, the factor's.
+        shape: Numbers of the rest, of units of the other and of the factor.
+    """
+
+    tensor: str
+    slot: int
+    other: str | None
+    other_slot: int
+    order_of_to: tuple[int, ...]
+    order_of_own: tuple[int, ...]
+    shape: tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -168,6 +201,32 @@ class Axes:
             )
             for name, terms in self.terms.items()
         }
+
+    @cached_property
+    def mixed(self) -> Mapping[str, tuple[MixedTerm, ...]] | None:
+        """The terms of all factors as they are mixed.
+
+        ``None`` where that is of no use, because no tensor is moved by two factors, or where a
+        tensor is moved by three.
+        """
+        if max(map(len, self.moved.values()), default=0) != 2:
+            return None
+        return {name: tuple(map(self._mixed, terms)) for name, terms in self.terms.items()}
+
+    def _mixed(self, term: AxisTerm) -> MixedTerm:
+        view, own = self.views[term.tensor], term.own.place
+        other = next((axis for axis in self.moved[term.tensor] if axis.place != own), None)
+        places = () if other is None else (other.place,)
+        rest = tuple(d for d in range(len(view)) if d not in (own, *places))
+        return MixedTerm(
+            tensor=term.tensor,
+            slot=term.slot,
+            other=None if other is None else other.factor,
+            other_slot=0 if other is None else slot_of(other.sign, self.signs[other.factor]),
+            order_of_to=(own, *rest, *places),
+            order_of_own=(*rest, *places, own),
+            shape=(prod(view[d] for d in rest), prod(view[d] for d in places), view[own]),
+        )
 
     @cached_property
     def glanced(self) -> Mapping[str, tuple[AxisTerm, ...]]:

@@ -1,7 +1,8 @@
 """Matching by weights: ``max <to, aligned>`` over the group."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import isfinite
 from operator import attrgetter
 from typing import Literal, get_args
@@ -11,10 +12,11 @@ from torch import Tensor
 
 from coset.alignment.ascent import Ascent
 from coset.alignment.checks import MOVED, TO, check_finite
+from coset.alignment.norms import stretching
 from coset.alignment.plain import PlainAscent
 from coset.alignment.plans import acted_on, counts, make_plans
 from coset.alignment.result import member_of
-from coset.alignment.scales import fit_scales, spread, stretching, with_scales
+from coset.alignment.scales import fit_scales, spread, with_scales
 from coset.alignment.ties import settle_ties
 from coset.alignment.whole_axes import axes_of
 from coset.errors import CosetError
@@ -60,6 +62,11 @@ class ByWeights:
             factor shuffled; the best of all is kept.
         anchored: Whether the first run begins by solving factors in the order of what is already
             known to fit.  Without it the first run begins at the identity, as published.
+        soft: Rounds in which all factors are permuted softly before each is sent somewhere again:
+            a second run, where the anchors leave doubts; the better is kept.  More rounds mostly
+            climb higher and take longer, 0 is the fastest.  Only where all factors move whole axes
+            and at most two of them a tensor, as in perceptrons, convolutional and residual
+            networks.
         sweeps: The most times all factors are gone through in one run.
         scales: What to do about positive scales.  ``"match"``: units are compared at a common
             scale, and the result has the scales of ``to``.  ``"keep"``: only permutations and
@@ -71,6 +78,7 @@ class ByWeights:
 
     restarts: int = 0
     anchored: bool = True
+    soft: int = 4
     sweeps: int = 100
     scales: Scales = "automatic"
 
@@ -79,11 +87,11 @@ class ByWeights:
             raise CosetError(
                 f"got scales={self.scales!r}", f"needed one of {', '.join(get_args(Scales))}"
             )
-        whole = isinstance(self.restarts, int) and isinstance(self.sweeps, int)
-        if not whole or self.restarts < 0 or self.sweeps < 1:
+        numbers = (self.restarts, self.soft, self.sweeps)
+        if not all(isinstance(n, int) for n in numbers) or min(numbers) < 0 or not self.sweeps:
             raise CosetError(
-                f"got restarts={self.restarts} and sweeps={self.sweeps}",
-                "needed whole numbers, restarts of at least 0 and at least one sweep",
+                f"got restarts={self.restarts}, soft={self.soft} and sweeps={self.sweeps}",
+                "needed whole numbers, none negative and at least one sweep",
             )
 
     @property
@@ -125,7 +133,7 @@ def solve(
     before = _distance(best.aligned, target)
     trial = fit_scales(group, best.aligned, target, most=4)
     helps = 2 * _distance(trial.weights, target) < before
-    if helps or spread(group, source, target) > _SUSPICIOUS:
+    if helps or spread(group, best.aligned, target) > _SUSPICIOUS:
         other, after = _rescaled(by, group, source, target, generator, before)
         return other if 2 * after < before else outcome
     return outcome
@@ -222,27 +230,65 @@ def ascend(
     plans = make_plans(group)
     # what little compares is settled first: streams, which all compare, then come once
     names = sorted(plans, key=lambda name: len(plans[name].terms))
-    best = begin(group, target, source, identity)
-    floor = best.objective() if by.anchored else -torch.inf
-    if by.anchored and not (isfinite(floor) and best.finite()):
-        check_finite(target, target, TO)
-        check_finite(source, source, MOVED)
+    first = begin(group, target, source, identity)
+    floor = first.objective() if by.anchored else -torch.inf
     if by.anchored:
-        best.anchored_start()
-    sweeps = best.sweep(names, most=by.sweeps)
-    value = best.objective() if by.anchored or by.restarts else torch.inf
-    for number in range(-int(value < floor), by.restarts):
-        if number < 0:  # the anchors have misled
-            run = begin(group, target, source, identity)
-        else:
-            run = begin(group, target, best.aligned, best.element)
-            _shake(run, generator)
-        order = torch.randperm(len(names), generator=generator).tolist()
-        count = run.sweep([names[k] for k in order], most=by.sweeps)
-        if run.objective() > value:
-            best, value, sweeps = run, run.objective(), count
-    ties = settle_ties(best)
-    return best, Outcome(best.element, ties, sweeps, lambda: best.aligned)
+        if not (isfinite(floor) and first.finite()):
+            _check_products(source, target, floor)
+        first.anchored_start()
+    found = _Climb.of(first, names, by)
+
+    def shuffled() -> list[str]:
+        return [names[k] for k in torch.randperm(len(names), generator=generator).tolist()]
+
+    def again() -> Ascent | PlainAscent:
+        return begin(group, target, found.run.aligned, found.run.element)
+
+    if by.anchored and found.value < floor:  # the anchors have misled
+        run = begin(group, target, source, identity)
+        found = found.or_higher(_Climb.of(run, shuffled(), by))
+    if by.anchored and by.soft and isinstance(found.run, PlainAscent) and found.run.in_doubt():
+        soft = again()
+        assert isinstance(soft, PlainAscent)
+        soft.soft_start(names, by.soft)
+        found = found.or_higher(_Climb.of(soft, names, by))
+    for _ in range(by.restarts):
+        run = again()
+        _shake(run, generator)
+        found = found.or_higher(_Climb.of(run, shuffled(), by))
+    best, ties = found.run, settle_ties(found.run)
+    return best, Outcome(best.element, ties, found.sweeps, lambda: best.aligned)
+
+
+@dataclass(frozen=True)
+class _Climb:
+    """A run that has come to its end, and the sweeps it took."""
+
+    run: Ascent | PlainAscent
+    sweeps: int
+
+    @staticmethod
+    def of(run: Ascent | PlainAscent, order: Sequence[str], by: ByWeights) -> "_Climb":
+        return _Climb(run, run.sweep(order, most=by.sweeps))
+
+    @cached_property
+    def value(self) -> float:
+        return self.run.objective()
+
+    def or_higher(self, other: "_Climb") -> "_Climb":
+        return other if other.value > self.value else self
+
+
+def _check_products(source: Weights, target: Weights, value: float) -> None:
+    """Refuses numbers that are not finite, or have products that are not."""
+    check_finite(target, target, TO)
+    check_finite(source, source, MOVED)
+    if not isfinite(value):
+        raise CosetError(
+            "got weights whose products are too large for their type",
+            "needed a finite inner product of the two networks",
+            "give both in double precision, or scale them down",
+        )
 
 
 def _shake(run: Ascent | PlainAscent, generator: torch.Generator) -> None:

@@ -51,8 +51,9 @@ class Held:
 
     def units(self, name: str) -> Tensor:
         """All numbers of each unit of a factor, as a copy."""
+        size = len(self.axes.places[name])
         found = [
-            torch.from_numpy(self.arrays[term.tensor]).movedim(term.own.place, 0).flatten(1)
+            torch.from_numpy(self.arrays[term.tensor]).movedim(term.own.place, 0).reshape(size, -1)
             for term in self.axes.terms[name]
         ]
         rows = self.compared(name)

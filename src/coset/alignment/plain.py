@@ -17,6 +17,8 @@ from coset.alignment.assignment import Matrix, best_permutation
 from coset.alignment.axes import Axes, AxisTerm, Touched
 from coset.alignment.held import Held, inner_product
 from coset.alignment.moving import Moving, Turn
+from coset.alignment.slots import flips_of, with_best_signs, worth_at
+from coset.alignment.soft import SoftPermutations
 from coset.alignment.staying import Known, surely_stay
 from coset.alignment.unit_products import add_products, taken
 from coset.symmetry.elements import Element
@@ -102,6 +104,13 @@ class PlainAscent:
         for name, terms in self.axes.anchored:
             self.step(name, terms)
 
+    def soft_start(self, order: Sequence[str], rounds: int) -> None:
+        """Moves all factors to where soft permutations point after some rounds."""
+        soft = SoftPermutations(self.axes, self._to, self._own.held)
+        soft.soften(order, rounds)
+        for name, turn in soft.turns():
+            self._move(name, turn)
+
     def sweep(self, order: Sequence[str], *, most: int) -> int:
         """Solves factors in turn until none can be improved; returns the number of sweeps."""
         for count in range(1, most + 1):
@@ -129,8 +138,8 @@ class PlainAscent:
         if not len(totals):
             return False
         chosen = best_permutation(self._best(name, totals), self._own.home(name))
-        worth = totals.reshape(len(totals), -1).take(self.axes.rows[name] + chosen, 1)
-        flips = self._flips(name, worth)
+        worth = worth_at(totals, self.axes.rows[name] + chosen)
+        flips = flips_of(worth, len(self.axes.signs[name]))
         if flips is not None:
             worth *= flips[: len(worth)]
         gained = np.add.reduce(worth, None, np.float64)
@@ -139,6 +148,33 @@ class PlainAscent:
             return False
         self._move(name, Turn(chosen, flips))
         return True
+
+    def in_doubt(self) -> bool:
+        """Whether soft permutations are of use and some units might as well be elsewhere."""
+        return self.axes.mixed is not None and any(map(self._in_doubt, self.axes.terms))
+
+    def _in_doubt(self, name: str) -> bool:
+        """Whether two units would together be worth more if one could be in both their places.
+
+        ``2 A[i, j] > A[i, i] + A[j, j]`` says that unit ``j`` is nearer to place ``i`` than the two
+        are to their own, in the mean.  Between copies, where ``A[i, j]`` is ``<w_i, w_j>``, never.
+        """
+        if len(self._taken[name]) < len(self.axes.terms[name]):
+            return False  # a part has proved that all stay
+        totals, turn = self._totals.get(name), self._turns.get(name)
+        if totals is None:
+            totals = self._known(name)
+        if not len(totals):
+            return False
+        best = self._best(name, totals)
+        order = self.axes.places[name] if turn is None else turn.order
+        own = best.reshape(-1)[self.axes.rows[name] + order]
+        if np.count_nonzero(best >= own.min()) == len(own):
+            return False  # every unit is worth more at home than any is elsewhere
+        half = own / 2
+        elsewhere = best if turn is None else taken(best, order, 1)
+        nearer = elsewhere - half > half[:, None] + self.precision * np.abs(half).max()
+        return bool(nearer.any())
 
     def _stays(self, name: str) -> bool:
         """Whether a part of the terms proves that nothing moves: then the rest is not compared."""
@@ -194,29 +230,12 @@ class PlainAscent:
         totals, turn = self._totals[name], self._turns.get(name)
         if turn is None:
             return _diagonals(totals)
-        pairs = self.axes.rows[name] + turn.order
-        worth: Matrix = totals.reshape(len(totals), -1).take(pairs, 1)
+        worth = worth_at(totals, self.axes.rows[name] + turn.order)
         return worth if turn.flips is None else worth * turn.flips[: len(totals)]
 
     def _best(self, name: str, totals: Matrix) -> Matrix:
         """The gains with the best signs."""
-        signs = len(self.axes.signs[name])
-        best: Matrix = np.abs(totals[0]) if signs else totals[0]
-        for own in totals[1:signs]:
-            best += np.abs(own)
-        if 0 < signs < len(totals):
-            best += totals[-1]
-        return best
-
-    def _flips(self, name: str, worth: Matrix) -> Matrix | None:
-        """Signs that make gains positive, row by row; where there is nothing to gain they stay."""
-        signs = len(self.axes.signs[name])
-        negative = worth[:signs] < 0
-        if not negative.any():
-            return None
-        flips = np.ones((signs + 1, worth.shape[1]), self._kind)
-        flips[:signs][negative] = -1
-        return flips
+        return with_best_signs(totals, len(self.axes.signs[name]))
 
     # -- moving ----------------------------------------------------------------------------------
 

@@ -5,21 +5,30 @@ A unit's scale shows in the norms of its weights at every site: multiplying it b
 factor after the other until nothing moves.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import sqrt
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from coset.alignment.ascent import along
-from coset.alignment.plans import matched_tensors
+from coset.alignment.assignment import Matrix
+from coset.alignment.norms import (
+    TINY,
+    ScaledAxes,
+    fit_logs,
+    scaled_axes,
+    scaled_sites,
+    stretching,
+    unit_squares,
+)
 from coset.symmetry.action import region, scale_tensor_
-from coset.symmetry.elements import Element, ScalingFactor, Site
+from coset.symmetry.elements import Element, Site
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
-
-_TINY = 1e-30
 
 
 @dataclass(frozen=True)
@@ -28,11 +37,6 @@ class Rescaling:
 
     scales: Mapping[str, Tensor]
     weights: Weights
-
-
-def stretching(group: SymmetryGroup) -> tuple[ScalingFactor, ...]:
-    """Scalings that may change sizes, not only signs."""
-    return tuple(scaling for scaling in group.scalings if scaling.domain != "sign")
 
 
 def fit_scales(
@@ -52,11 +56,60 @@ def fit_scales(
         most: The most rounds.
         tolerance: The largest change of a log-scale at which it stops.
     """
+    axes = _axes(group, weights)
+    logs = (
+        fit_by_weights(group, weights, to, most=most, tolerance=tolerance)
+        if axes is None
+        else _fit_by_norms(group, axes, weights, to, most, tolerance)
+    )
+    scales = {name: table.exp() for name, table in logs.items()}
+    working = {name: tensor.clone() for name, tensor in weights.items()}
+    pieces: dict[str, list[tuple[Site, Tensor]]] = {}
+    for factor in stretching(group):
+        for site in scaled_sites(factor, group):
+            pieces.setdefault(site.tensor, []).append((site, scales[factor.name]))
+    for name, sites in pieces.items():
+        scale_tensor_(working[name], 0, sites, False)
+    return Rescaling(scales, working)
+
+
+def _axes(group: SymmetryGroup, weights: Weights) -> ScaledAxes | None:
+    """The layout by which scales are fitted to norms alone, where that can be done."""
+    axes = scaled_axes(group)
+    return axes if axes is not None and all(w.is_cpu for w in weights.values()) else None
+
+
+def _fit_by_norms(
+    group: SymmetryGroup,
+    axes: ScaledAxes,
+    weights: Weights,
+    to: Weights | None,
+    most: int,
+    tolerance: float,
+) -> dict[str, Tensor]:
+    own, other = axes.squares(weights), None if to is None else axes.squares(to)
+    found = fit_logs(axes, own, other, most=most, tolerance=tolerance)
+    logs = {}
+    for factor in stretching(group):
+        shape = group.tables.shape(factor)
+        known = found.get(factor.name)
+        logs[factor.name] = (
+            torch.zeros(shape, dtype=torch.float64)
+            if known is None
+            else torch.from_numpy(known).reshape(shape)
+        )
+    return logs
+
+
+def fit_by_weights(
+    group: SymmetryGroup, weights: Weights, to: Weights | None, *, most: int, tolerance: float
+) -> dict[str, Tensor]:
+    """Logarithms of the scales for any group: the weights themselves are scaled in every round."""
     factors = stretching(group)
     working = {name: tensor.clone() for name, tensor in weights.items()}
     shape = group.tables.shape
     logs = {f.name: torch.zeros(shape(f), dtype=torch.float64) for f in factors}
-    sites = {f.name: _sites(f, group) for f in factors}
+    sites = {f.name: scaled_sites(f, group) for f in factors}
     wanted = {
         f.name: [None if to is None else log_norms(to, site) for site in sites[f.name]]
         for f in factors
@@ -71,7 +124,7 @@ def fit_scales(
                 scale_tensor_(working[site.tensor], 0, [(site, step.exp())], False)
         if largest <= tolerance:
             break
-    return Rescaling({name: table.exp() for name, table in logs.items()}, working)
+    return logs
 
 
 def _fit(
@@ -96,33 +149,48 @@ def _fit(
 
 def log_norms(weights: Weights, site: Site) -> Tensor:
     """Half the log of the squares summed over all that one scale acts on; ``-inf``: all zero."""
-    view = region(weights[site.tensor], 0, site).double()
-    squares = along(view.square(), site)
-    return torch.where(squares > _TINY, squares.clamp_min(_TINY).log() / 2, -torch.inf)
+    squares = _site_squares(weights, site)
+    return torch.where(squares > TINY, squares.clamp_min(TINY).log() / 2, -torch.inf)
 
 
-def _sites(factor: ScalingFactor, group: SymmetryGroup) -> list[Site]:
-    matched = matched_tensors(group)
-    return [site for site in factor.sites if site.tensor in matched and site.power]
+def _site_squares(weights: Weights, site: Site) -> Tensor:
+    return along(region(weights[site.tensor], 0, site).double().square(), site)
 
 
 def spread(group: SymmetryGroup, weights: Weights, to: Weights) -> float:
     """How differently two networks spread their scales, whatever the order of their units.
 
-    For each scaling factor the excess of log-norms where the power is positive over those where
-    it is negative, sorted; the root mean square difference, the largest over the factors.
+    For each unit the log-norm of all that its scale multiplies, less that of all it divides; sorted
+    within each factor.  The root mean square difference, the largest over the factors.  Norms of
+    several tensors are taken together: a lone bias near zero says nothing of a scale.
     """
     worst = 0.0
-    for factor in stretching(group):
-        sites = _sites(factor, group)
-        if not sites or factor.size < 2:
-            continue
-        tables = []
-        for one in (weights, to):
-            parts = [log_norms(one, site).flatten() * site.power for site in sites]
-            tables.append(torch.stack(parts).clamp_min(-50).mean(0).sort().values)
-        worst = max(worst, float((tables[0] - tables[1]).square().mean().sqrt()))
+    for own, other in zip(_excess(group, weights), _excess(group, to), strict=True):
+        own.sort()
+        other.sort()
+        worst = max(worst, sqrt(float(np.square(own - other).mean())) if len(own) > 1 else 0.0)
     return worst
+
+
+def _excess(group: SymmetryGroup, weights: Weights) -> Iterator[Matrix]:
+    """For each factor that acts on something, unit by unit, log-norms multiplied less divided."""
+    axes = _axes(group, weights)
+    squares = {} if axes is None else axes.squares(weights)
+    for factor in stretching(group):
+        sites = scaled_sites(factor, group)
+        if not sites:
+            continue
+        if axes is None:
+            tables = [_site_squares(weights, site).flatten().numpy(force=True) for site in sites]
+        else:
+            own = axes.factors[factor.name]
+            tables = [unit_squares(squares[axis.tensor], axis.place) for axis in own]
+        total = np.zeros_like(tables[0])
+        for sign in (1, -1):
+            part = [t for t, s in zip(tables, sites, strict=True) if s.power * sign > 0]
+            if part:
+                total += sign * np.log(np.maximum(np.sum(part, 0), TINY)) / 2
+        yield total
 
 
 def with_scales(group: SymmetryGroup, scales: Mapping[str, Tensor]) -> Element:

@@ -87,8 +87,9 @@ class Packing:
 
     def pack(self, weights: Mapping[str, Tensor]) -> Matrix:
         """A copy of all vectors, end to end."""
-        vectors = [weights[name] for name in self.names]
-        flat: Matrix = torch.cat(vectors).numpy() if vectors else np.empty(0)
+        some = next(iter(weights.values()), torch.empty(0, dtype=torch.float64))
+        vectors = [weights[name] for name in self.names] or [some.new_empty(0)]
+        flat: Matrix = torch.cat(vectors).numpy()
         return flat
 
     def rows(self, flat: Matrix) -> dict[str, Matrix]:

@@ -6,7 +6,7 @@ import torch
 from coset.alignment.assignment import Indices, Matrix
 from coset.alignment.axes import AxisTerm
 
-_LARGE = 2**16
+LARGE = 2**16
 """Numbers from which torch multiplies faster than numpy, and gathers faster along last axes."""
 
 
@@ -16,7 +16,7 @@ def add_products(total: Matrix, left: Matrix, right: Matrix, term: AxisTerm) -> 
         left, right = left.transpose(term.arrangement), right.transpose(term.arrangement)
     one, other = left.reshape(term.matrix), right.reshape(term.matrix)
     one, other = (one.T, other) if term.own.place else (one, other.T)
-    if left.size < _LARGE:
+    if left.size < LARGE:
         total += np.dot(one, other)
     else:
         torch.from_numpy(total).addmm_(torch.from_numpy(one), torch.from_numpy(other))
@@ -34,7 +34,7 @@ def moved(array: Matrix, place: int, order: Indices, flips: Matrix | None) -> Ma
 
 def taken(array: Matrix, order: Indices, place: int) -> Matrix:
     """The units of an axis that are asked for, in this order."""
-    if array.size < _LARGE or place < array.ndim - 1:
+    if array.size < LARGE or place < array.ndim - 1:
         return array.take(order, place)
     rows = torch.from_numpy(array.reshape(-1, array.shape[-1]))
     found: Matrix = rows.index_select(1, torch.from_numpy(order)).numpy()

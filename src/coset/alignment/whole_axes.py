@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
-from coset.alignment.axes import Axes, Axis, AxisTerm
+from coset.alignment.axes import Axes, Axis, AxisTerm, slot_of
 from coset.alignment.plans import lone_signs, make_plans, matched_tensors
 from coset.alignment.strips import Strip
 from coset.symmetry.elements import Site
@@ -49,18 +49,13 @@ def _laid_out(
         for name, own in along.items()
     }
     vectors = {n for n, v in views.items() if len(v) == len(group.shapes[n]) == 1}
-
-    def slot(factor: str, sign: str | None) -> int:
-        known = signs[factor]
-        return known.index(sign) if sign in known else len(known)
-
-    slots = {n: [(t, a, slot(n, a.sign)) for t, a in own] for n, own in along.items()}
+    slots = {n: [(t, a, slot_of(a.sign, signs[n])) for t, a in own] for n, own in along.items()}
     strips, scales, terms = {}, {}, {}
     for name, own in slots.items():
         depth = max((k for t, _, k in own if t in matched), default=-1) + 1
         rows = {t: k for t, _, k in own if t in vectors}
         strips[name] = Strip.of(rows, matched, depth)
-        tables = {s.name: slot(name, s.name) for s in group.scalings if s.along == name}
+        tables = {s.name: slot_of(s.name, signs[name]) for s in group.scalings if s.along == name}
         scales[name] = Strip.of(tables, frozenset(), depth)
         terms[name] = tuple(
             _term(t, axis, k, views[t], moved[t])
@@ -84,7 +79,7 @@ def _moved(group: SymmetryGroup, tensor: str, view: tuple[int, ...]) -> tuple[Ax
     for scaling in group.scalings:
         for site in scaling.sites:
             if scaling.domain != "positive" and site.tensor == tensor and site.power % 2:
-                place = _place(site, view)
+                place = place_of(site, view)
                 if place in signs:
                     return None  # two signs meet
                 signs[place] = scaling.name
@@ -92,14 +87,14 @@ def _moved(group: SymmetryGroup, tensor: str, view: tuple[int, ...]) -> tuple[Ax
     for factor in group.permutations:
         for site in factor.sites:
             if site.tensor == tensor:
-                place = _place(site, view)
+                place = place_of(site, view)
                 if place is None or any(axis.place == place for axis in axes):
                     return None
                 axes.append(Axis(place, factor.name, signs.pop(place, None)))
     return None if signs else tuple(sorted(axes, key=lambda axis: axis.place))
 
 
-def _place(site: Site, view: Sequence[int]) -> int | None:
+def place_of(site: Site, view: Sequence[int]) -> int | None:
     """Where the digit of a site is among the axes of a view of the same tensor."""
     (digit,) = site.digits
     size, stride = site.view[digit], prod(site.view[digit + 1 :])

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
@@ -31,6 +32,7 @@ def align(
     by: Literal["weights", "activations"] = "weights",
     scales: Literal["automatic", "match", "keep", "canonical", "mass"] | None = None,
     restarts: Annotated[int | None, Parameter(validator=Number(gte=0, lte=10_000))] = None,
+    soft: Annotated[int | None, Parameter(validator=Number(gte=0, lte=10_000))] = None,
     data: str | None = None,
     points: Annotated[int | None, Parameter(validator=Number(gte=3, lte=1000))] = None,
     reset_norm: Annotated[bool, Parameter(negative="")] = False,
@@ -55,7 +57,10 @@ def align(
         scales: Whether positive scales are matched, kept, matched where that helps much (automatic,
             what is done if nothing is said), or fixed by the canonical form or the smallest mass
             first; by weights only.
-        restarts: Further random orders, none if nothing is said; the best is kept; by weights only.
+        restarts: Further runs, each from the best so far with some units shuffled; none if nothing
+            is said; the best is kept; by weights only.
+        soft: Rounds of soft permutations before units are sent somewhere, 4 if nothing is said;
+            more match better and take longer; by weights only.
         data: A data set (digits, mnist, fashion_mnist, ...) or a safetensors file with inputs and
             targets: shows the barrier of the loss between the networks, before and after.
         points: Points of the barrier, 25 if nothing is said.
@@ -64,7 +69,7 @@ def align(
         seed: Where every random number comes from.
     """
     shapes, kinds = input_shape or [], dtype or ["float"]
-    ways = _Options(by, scales, restarts, data, points, reset_norm, repair, seed)
+    ways = _Options(by, scales, restarts, soft, data, points, reset_norm, repair, seed)
     _check_place(out, a, b)
     _check_options(ways)
     _run(_Files(a, b, model, out), ways, shapes, kinds)
@@ -85,6 +90,7 @@ class _Options(NamedTuple):
     by: str
     scales: "Scales | None"
     restarts: int | None
+    soft: int | None
     data: str | None
     points: int | None
     reset_norm: bool
@@ -166,10 +172,12 @@ def _check_options(ways: _Options) -> None:
             raise CosetError(
                 "got --by activations without --data", "needed data to run", "give --data"
             )
-        for word, value in (("--scales", ways.scales), ("--restarts", ways.restarts)):
-            if value is not None:
+        for word in ("scales", "restarts", "soft"):
+            if getattr(ways, word) is not None:
                 raise CosetError(
-                    f"got {word} with --by activations", "needed --by weights", f"leave {word} out"
+                    f"got --{word} with --by activations",
+                    "needed --by weights",
+                    f"leave --{word} out",
                 )
     measuring = {
         "--points": ways.points is not None,
@@ -211,4 +219,5 @@ def _way(ways: _Options, module: "nn.Module", examples: "tuple[Tensor, Tensor] |
 
     if ways.by == "activations" and examples is not None:
         return ByActivations(module, examples[0])
-    return ByWeights(restarts=ways.restarts or 0, scales=ways.scales or "automatic")
+    plain = ByWeights(restarts=ways.restarts or 0, scales=ways.scales or "automatic")
+    return plain if ways.soft is None else replace(plain, soft=ways.soft)

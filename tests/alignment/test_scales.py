@@ -1,0 +1,113 @@
+"""Scales fitted to norms, against the plain way that scales the weights in every round."""
+
+import pytest
+import torch
+from torch import nn
+
+from coset import ByWeights, discover, match, models, weights_of
+from coset.alignment.by_weights import ascend
+from coset.alignment.norms import scaled_axes, stretching
+from coset.alignment.scales import fit_by_weights, fit_scales, spread
+from coset.symmetry.elements import Element
+
+
+class Outer(nn.Module):
+    """A tensor that three factors scale: units, units and units."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(3, 4), nn.Linear(3, 5)
+        self.core = nn.Parameter(torch.randn(6, 4, 5))
+        self.last = nn.Linear(6, 2)
+
+    def forward(self, x):
+        one, two = self.one(x).relu(), self.two(x).relu()
+        pairs = (one[:, :, None] * two[:, None, :]).flatten(1)
+        return self.last((pairs @ self.core.flatten(1).T).relu())
+
+
+CASES = {
+    "perceptron": (lambda: models.mlp(5, (6, 7), 3), (1, 5)),
+    "residual": (lambda: models.resnet20(width=1), (1, 3, 8, 8)),
+    "convolutions": (models.convnet, (1, 1, 8, 8)),
+    "three factors": (Outer, (1, 3)),
+}
+
+
+def pair(name, generator):
+    build, shape = CASES[name]
+    module = build().double().eval()
+    group = discover(module, torch.zeros(shape, dtype=torch.float64))
+    own = {
+        n: torch.rand(w.shape, dtype=w.dtype, generator=generator) + 0.1
+        for n, w in weights_of(module).items()
+    }
+    other = {n: w * torch.rand(w.shape, dtype=w.dtype, generator=generator) for n, w in own.items()}
+    return group, own, other
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("to_another", [True, False])
+@pytest.mark.parametrize("most", [1, 5])
+def test_norms_tell_all_that_is_needed(name, to_another, most, generator):
+    group, own, other = pair(name, generator)
+    first = next(iter(own.values()))
+    first[0] = 0  # a unit without a norm there
+    to = other if to_another else None
+    assert scaled_axes(group) is not None
+    plain = fit_by_weights(group, own, to, most=most, tolerance=0.0)
+    found = fit_scales(group, own, to, most=most, tolerance=0.0)
+    assert any(bool((logs != 0).any()) for logs in plain.values())
+    for factor, logs in plain.items():
+        torch.testing.assert_close(found.scales[factor].log(), logs, rtol=1e-9, atol=1e-12)
+    element = Element(group.identity().permutations, {**group.identity().scales, **found.scales})
+    acted = group.act(element, own)
+    for factor in stretching(group):
+        for site in factor.sites:
+            if "running" not in site.tensor:
+                torch.testing.assert_close(found.weights[site.tensor], acted[site.tensor])
+
+
+def test_spread_does_not_depend_on_the_order_of_units(generator):
+    group, own, other = pair("residual", generator)
+    element = Element(group.sample(generator=generator).permutations, group.identity().scales)
+    moved = group.act(element, own)
+    assert spread(group, moved, other) == pytest.approx(spread(group, own, other), rel=1e-9)
+    assert spread(group, moved, own) < 1e-12
+
+
+def test_spread_sees_a_rescaling_and_no_biases_near_zero(generator):
+    """A bias of a millionth instead of a thousandth says nothing of the scale of its unit."""
+    group = discover(models.mlp(5, (6, 7), 3), torch.zeros(1, 5))
+    own = weights_of(models.mlp(5, (6, 7), 3))
+    quiet = {n: w * (1e-3 if n.endswith("bias") else 1) for n, w in own.items()}
+    quieter = {n: w * (1e-6 if n.endswith("bias") else 1) for n, w in own.items()}
+    assert spread(group, quieter, quiet) < 0.01
+    scales = {n: torch.linspace(0.3, 3, t.numel()) for n, t in group.identity().scales.items()}
+    stretched = group.act(Element(group.identity().permutations, scales), quiet)
+    assert spread(group, stretched, quiet) > 0.5
+
+
+def test_unrelated_networks_are_compared_once(monkeypatch, generator):
+    """The second comparison, at a common scale, is for networks whose scales differ."""
+    runs = []
+    monkeypatch.setattr(
+        "coset.alignment.by_weights.ascend", lambda *given: runs.append(1) or ascend(*given)
+    )
+    group = discover(models.mlp(20, (30, 30), 3), torch.zeros(1, 20))
+    one, other = (weights_of(models.mlp(20, (30, 30), 3)) for _ in range(2))
+    match(group, one, to=other, by=ByWeights())
+    assert len(runs) == 1
+    element = group.sample(generator=generator)
+    match(group, group.act(element, other), to=other, by=ByWeights())
+    assert len(runs) == 3
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_is_written_to_the_weights(name, generator):
+    group, own, other = pair(name, generator)
+    before = {n: w.clone() for n, w in (own | {f"to {k}": v for k, v in other.items()}).items()}
+    fit_scales(group, own, other)
+    spread(group, own, other)
+    after = own | {f"to {k}": v for k, v in other.items()}
+    assert all(torch.equal(before[n], after[n]) for n in before)
