@@ -31,7 +31,7 @@ def test_iteration_finds_the_same(monkeypatch):
 
 
 def test_refusals():
-    with pytest.raises(CosetError, match="rank of 0"):
+    with pytest.raises(CosetError, match="rank=0"):
         LowRank(0)
     module, inputs = build("mlp")
     with pytest.raises(CosetError, match="smaller rank"):

@@ -177,3 +177,22 @@ def test_the_output_curvature_of_the_evidence_is_taken_where_it_is_asked_for():
     at_mode = tangent.log_evidence(0.1, hessian="tangent")
     torch.testing.assert_close(at_mode, tangent.log_evidence(0.1))
     assert not torch.isclose(at_mode, tangent.log_evidence(0.1, hessian="network"))
+
+
+@pytest.mark.parametrize("form", ["full", "simple"])
+@pytest.mark.parametrize("size", [1.0, 1e3, 1e4])
+def test_the_mode_of_a_saturated_network_is_found(form, size):
+    """Logits in the thousands have no curvature: Newton steps are too long by powers of ten."""
+    torch.manual_seed(3)
+    module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    with torch.no_grad():
+        module[2].weight *= size
+    inputs, targets = torch.randn(12, 4).double(), torch.randint(0, 3, (12,))
+    tangent = linearise(module, (inputs, targets))
+    flat = tangent.layout.flatten(tangent.weights)
+    precision = torch.full_like(flat, len(flat) / float(flat.square().sum()))
+    mode = tangent.find_mode(precision, form)
+    assert mode.converged
+    assert tangent.log_joint(mode, precision) >= tangent.log_joint(tangent.start(form), precision)
+    slope = tangent.gradient(mode, precision).norm()
+    assert slope < 1e-4 * tangent.gradient(tangent.start(form), precision).norm()

@@ -18,6 +18,7 @@ from coset import (
     GaussianPrior,
     Laplace,
     Linearised,
+    LowRank,
     TopDifference,
     fit,
     linearise,
@@ -130,6 +131,35 @@ def test_bad_input(classification, regression):
         broken[0].weight[0] = torch.nan
     with pytest.raises(CosetError, match="not finite"):
         fit(broken, data)
+
+
+class Steep(nn.Module):
+    """Finite outputs with a derivative that is not: a root at zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 3, bias=False)
+        nn.init.zeros_(self.layer.weight)
+
+    def forward(self, inputs):
+        return self.layer(inputs).abs().sqrt()
+
+
+@pytest.mark.parametrize("recipe", [*CURVATURES, LowRank(3)], ids=label)
+@pytest.mark.parametrize("rows", [1, 60])
+def test_gradients_that_are_not_finite_are_named(classification, recipe, rows):
+    inputs, targets = classification[1]
+    with pytest.raises(CosetError, match="gradients of the network that are not finite"):
+        fit(Steep(), (inputs[:rows], targets[:rows]), method=Laplace(recipe))
+
+
+@pytest.mark.parametrize("recipe", [*CURVATURES, LowRank(3)], ids=label)
+def test_batch_norm_without_running_statistics_is_named(classification, recipe):
+    module = nn.Sequential(
+        nn.Linear(2, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3)
+    )
+    with pytest.raises(CosetError, match="batch norm '1' without running statistics"):
+        fit(module, classification[1], method=Laplace(recipe))
 
 
 def test_the_module_is_left_alone(classification):

@@ -4,7 +4,16 @@ import math
 
 import pytest
 import torch
-from laplace_problems import blobs, classifier, label, precision_of, regressor, train, wave
+from laplace_problems import (
+    CURVATURES,
+    blobs,
+    classifier,
+    label,
+    precision_of,
+    regressor,
+    train,
+    wave,
+)
 from torch import nn
 
 from coset import (
@@ -22,6 +31,7 @@ from coset import (
     linearise,
     metrics,
 )
+from coset.linalg import dense
 from coset.posterior.covariance_factor import log_score
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -61,6 +71,34 @@ def test_each_precision_is_stationary(regression):
             assert float(tangent.log_evidence(moved)) < best + 1e-6
 
 
+@pytest.mark.parametrize("recipe", CURVATURES, ids=label)
+@pytest.mark.parametrize("noise", [0.1, None], ids=["known", "learnt"])
+def test_the_output_curvature_of_a_regression_is_the_same_everywhere(regression, recipe, noise):
+    module, data = regression
+    found = [
+        fit(
+            module, data, method=Laplace(recipe, tuning=ByEvidence(hessian=hessian)),
+            likelihood=GaussianNoise(noise),
+        )
+        for hessian in ("network", "tangent")
+    ]  # fmt: skip
+    assert found[0].log_evidence == found[1].log_evidence
+    assert precision_of(found[0]).equal(precision_of(found[1]))
+
+
+def test_one_newton_step_of_a_regression_ends_at_the_mode(regression):
+    module, data = regression
+    found = [
+        fit(
+            module, data, method=Laplace(Full(), tuning=ByEvidence(mean=mean, steps=100)),
+            likelihood=GaussianNoise(),
+        )
+        for mean in ("tangent", "newton")
+    ]  # fmt: skip
+    assert found[0].likelihood.std == pytest.approx(found[1].likelihood.std, rel=1e-3)
+    assert found[0].log_evidence == pytest.approx(found[1].log_evidence, abs=1e-4)
+
+
 @pytest.mark.parametrize("mean", ["tangent", "network", "newton"])
 @pytest.mark.parametrize("form", ["full", "simple"])
 @pytest.mark.parametrize("hessian", ["tangent", "network"])
@@ -80,6 +118,21 @@ def test_classes_with_the_exact_curvature_have_the_evidence_of_the_tangent_model
     tangent = linearise(module, data)
     exact = float(tangent.log_evidence(precision_of(predictor), hessian="network"))
     assert predictor.log_evidence == pytest.approx(exact, rel=1e-7)
+
+
+@pytest.mark.parametrize("form", ["full", "simple"])
+@pytest.mark.parametrize("steps", [0, 2, 20])
+def test_posterior_and_evidence_have_the_curvature_of_the_last_mode(classification, form, steps):
+    module, data = classification
+    tuning = ByEvidence(form=form, groups="single", steps=steps)
+    predictor = fit(module, data, method=Laplace(Full(), tuning=tuning))
+    tangent, precision = linearise(module, data), precision_of(predictor)
+    exact = float(tangent.log_evidence(precision, form=form))
+    assert predictor.log_evidence == pytest.approx(exact, rel=1e-5)
+    mode = tangent.find_mode(precision, form)
+    system = dense(tangent.exact_curvature(mode.outputs), like=precision) + precision.diag()
+    found = dense(predictor.posterior.covariance, like=precision)
+    assert torch.allclose(found @ system, torch.eye(len(precision)), atol=1e-4)
 
 
 def test_evidence_at_the_mode_asks_for_a_larger_precision():

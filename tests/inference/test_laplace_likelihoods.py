@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from laplace_problems import label
 from torch import nn
 
 from coset import (
@@ -16,11 +17,13 @@ from coset import (
     GaussianNoise,
     HeteroscedasticGaussian,
     Laplace,
+    LowRank,
     MonteCarloFisher,
     MultivariateNoise,
     fit,
     linearise,
 )
+from coset.metrics import gaussian_negative_log_likelihood
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -99,8 +102,32 @@ def test_the_exact_evidence(name, pixels):
     tuning = ByEvidence(form="full", hessian="network", groups="single", steps=50)
     predictor = fit(module, data, method=Laplace(Full(), tuning=tuning), likelihood=likelihood)
     tangent = linearise(module, data, likelihood)
-    exact = float(tangent.log_evidence(predictor.prior, hessian="network"))
+    mean = "newton" if isinstance(likelihood, HeteroscedasticGaussian) else "tangent"
+    exact = float(tangent.log_evidence(predictor.prior, mean=mean, hessian="network"))
     assert predictor.log_evidence == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize("recipe", [*list(RECIPES.values())[:3], LowRank(12)], ids=label)
+def test_noise_from_a_network_that_knows_its_targets_by_heart(recipe):
+    """Its tangent model would shrink the noise of single targets further and further."""
+    torch.manual_seed(0)
+    inputs = torch.randn(40, 3)
+    targets = inputs[:, :1].sin() + (0.1 + 0.2 * inputs[:, :1].abs()) * torch.randn(40, 1)
+    module = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
+    likelihood = HeteroscedasticGaussian()
+    optimiser = torch.optim.Adam(module.parameters(), 2e-2)
+    for _ in range(500):
+        optimiser.zero_grad()
+        (-likelihood.log_prob(module(inputs), targets).mean()).backward()
+        optimiser.step()
+    predictor = fit(module, (inputs, targets), method=Laplace(recipe), likelihood=likelihood)
+    assert any("one Newton step" in line for line in predictor.posterior.report.warnings)
+    new = torch.randn(500, 3)
+    truth = new[:, :1].sin() + (0.1 + 0.2 * new[:, :1].abs()) * torch.randn(500, 1)
+    predictions, plain = predictor(new), module(new).detach()
+    ours = gaussian_negative_log_likelihood(predictions.mean, predictions.variance, truth)
+    own = gaussian_negative_log_likelihood(plain[:, :1], plain[:, 1:].exp(), truth)
+    assert ours < own / 3
 
 
 def test_labels_that_do_not_exclude_each_other_are_independent():

@@ -22,7 +22,7 @@ from coset import (
     linearise,
 )
 from coset.posterior import joint as module_under_test
-from coset.posterior.joint import joint_moments
+from coset.posterior.joint import JointPredictions, joint_moments
 from coset.posterior.output_moments import output_moments
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "curvature"))
@@ -122,3 +122,17 @@ def test_a_subnetwork_and_refusals():
         line(MaximumAPosteriori(epochs=1)).joint(inputs)
     with pytest.raises(CosetError, match="fewer inputs"):
         predictor.joint(torch.randn(30_000, 1))
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "targets"),
+    [
+        (GaussianNoise(0.3), torch.zeros(2, 3)),  # as many numbers, but not in this order
+        (GaussianNoise(0.3), torch.full((3, 2), torch.nan)),
+        (Categorical(), torch.tensor([0, 1, 2])),
+    ],
+)
+def test_targets_that_do_not_belong_to_the_outputs_are_refused(likelihood, targets):
+    joint = JointPredictions(torch.zeros(3, 2), torch.eye(6).reshape(3, 2, 3, 2), likelihood)
+    with pytest.raises(CosetError):
+        joint.log_prob(targets)

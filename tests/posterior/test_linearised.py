@@ -223,6 +223,19 @@ def test_a_mixture_of_modes(generator):
     assert found.variance is not None
 
 
+def test_a_mixture_of_regressions_is_as_wide_as_its_modes_lie_apart(generator):
+    module, inputs = build("mlp", 5)
+    problem = problem_of(module, inputs)
+    one = posterior_of(problem, KFAC())
+    two = replace(one, mean={name: 1.5 * tensor for name, tensor in one.mean.items()})
+    arguments = (problem.network, GaussianNoise(0.5), inputs)
+    first, second = (RULE(part, *arguments, generator=generator) for part in (one, two))
+    mixture = Mixture((one, two), torch.tensor([0.25, 0.75]).log())
+    found = RULE(mixture, *arguments, generator=generator)
+    squares = 0.25 * (first.variance + first.mean**2) + 0.75 * (second.variance + second.mean**2)
+    torch.testing.assert_close(found.variance, squares - found.mean**2)
+
+
 def test_refusals(generator):
     module, inputs = build("mlp", 5)
     problem = problem_of(module, inputs)

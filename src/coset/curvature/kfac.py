@@ -24,6 +24,7 @@ from coset.curvature.measure import (
     Cuts,
     Measured,
     blocks_of,
+    check_gradients,
     order_of,
     recordings,
 )
@@ -245,12 +246,7 @@ def _add_moment(
 
 
 def _eigen(matrix: Float[Tensor, "b k k"]) -> tuple[Tensor, Float[Tensor, "b k"]]:
-    if not bool(matrix.isfinite().all()):
-        raise CosetError(
-            "got gradients of the network that are not finite",
-            "needed finite numbers at its own weights",
-            "check the inputs and whether training diverged",
-        )
+    check_gradients(matrix)
     values, vectors = torch.linalg.eigh(matrix)
     # by rows, as a file holds them: products of the two layouts round differently
     return vectors.contiguous(), values.clamp_min(0)

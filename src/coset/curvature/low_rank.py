@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from coset.bayes.problem import Problem
-from coset.curvature.measure import UNCUT, Cuts, Measured
+from coset.curvature.measure import UNCUT, Cuts, Measured, check_gradients
 from coset.curvature.tangent import tangent_of
-from coset.errors import CosetError
+from coset.errors import CosetError, require_counts
 from coset.linalg import LinearOperator, LowRankPlusDiagonal, dense
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
@@ -36,8 +36,7 @@ class LowRank:
     memory: int = 4 << 30
 
     def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise CosetError(f"got a rank of {self.rank}", "needed at least one")
+        require_counts(rank=self.rank)
 
     def build(
         self,
@@ -61,6 +60,8 @@ class LowRank:
         at = tangent.outputs if outputs is None else outputs
         zero = torch.zeros(layout.size, dtype=at.dtype, device=at.device)
         if tangent.is_small:
+            assert tangent.jacobian.matrix is not None
+            check_gradients(tangent.jacobian.matrix)
             exact = tangent.exact_curvature(at)
             values, vectors = _largest_of(exact, self.rank)
         else:
@@ -87,7 +88,9 @@ def _subspace(operator: LinearOperator, rank: int, like: Tensor) -> tuple[Tensor
     start = torch.randn(size, count, generator=generator, dtype=like.dtype).to(like.device)
     basis = torch.linalg.qr(start).Q
     for _ in range(_ROUNDS):
-        basis = torch.linalg.qr(operator.matmat(basis)).Q
+        product = operator.matmat(basis)
+        check_gradients(product)
+        basis = torch.linalg.qr(product).Q
     small = basis.mT @ operator.matmat(basis)
     values, vectors = torch.linalg.eigh((small + small.mT) / 2)
     return values[-rank:].flip(0), (basis @ vectors[:, -rank:]).flip(1)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from coset.curvature.kfac import KFAC
 from coset.curvature.structures import DiagonalOnly
-from coset.errors import CosetError
+from coset.errors import CosetError, require_counts
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,8 @@ class LanczosQuadrature:
     steps: int = 30
 
     def __post_init__(self) -> None:
-        if self.probes < 2 or self.steps < 1:
-            raise CosetError(
-                f"got {self.probes} probes of {self.steps} steps",
-                "needed at least two probes, for the standard error, of one step",
-            )
+        require_counts(2, probes=self.probes)  # two, for the standard error
+        require_counts(steps=self.steps)
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,7 @@ class MatrixFree:
     memory: int = 16 << 30
 
     def __post_init__(self) -> None:
-        _positive(samples=self.samples, memory=self.memory)
+        require_counts(samples=self.samples, memory=self.memory)
         if self.features not in ("raw", "normalised"):
             raise CosetError(f"got features={self.features!r}", "needed 'raw' or 'normalised'")
 

@@ -278,6 +278,16 @@ def check_finite(outputs: Tensor) -> None:
         )
 
 
+def check_gradients(found: Tensor) -> None:
+    """Refuses gradients, or sums of them, that are not numbers."""
+    if not bool(found.isfinite().all()):
+        raise CosetError(
+            "got gradients of the network that are not finite",
+            "needed finite numbers at its own weights",
+            "check the inputs and whether training diverged",
+        )
+
+
 def squares(pair: Pair, limit: int = 1 << 24) -> Float[Tensor, "b o i"]:
     """``Σ_n (Σ_r u_r v_rᵀ)²``: the sum of squared gradients of each entry.
 

@@ -14,6 +14,7 @@ from coset.curvature.measure import (
     Cuts,
     Measured,
     blocks_of,
+    check_gradients,
     gradient_rows,
     recordings,
     squares,
@@ -81,10 +82,12 @@ class Full:
         parts = weighted_rows(problem, weights, layout, outputs, index)
         if rows < count:
             factor = torch.cat(list(parts)).double().mT.contiguous()
+            check_gradients(factor)
             return Measured(LowRankPlusDiagonal(factor.new_zeros(count), factor))
         total = torch.zeros(count, count, dtype=torch.float64, device=found.device)
         for part in parts:
             total += part.mT @ part
+        check_gradients(total)
         return Measured(Dense(total))
 
 
@@ -116,6 +119,7 @@ class DiagonalOnly:
             for column in columns:
                 for names, pair in recorded.pairs(column).items():
                     total[blocks[names]] += squares(pair).flatten().double()
+        check_gradients(total)
         return Measured(Diagonal(total))
 
     def _by_rows(
@@ -123,7 +127,9 @@ class DiagonalOnly:
     ) -> Measured:
         parts = weighted_rows(problem, weights, layout, outputs)
         sums = [part.double().square().sum(0) for part in parts]
-        return Measured(Diagonal(torch.stack(sums).sum(0)))
+        total = torch.stack(sums).sum(0)
+        check_gradients(total)
+        return Measured(Diagonal(total))
 
 
 def weighted_rows(

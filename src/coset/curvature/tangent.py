@@ -40,6 +40,9 @@ Precision = float | Tensor | Mapping[str, float | Tensor] | GaussianPrior
 _ENOUGH = 1e-4
 """Share of a step's length that may be left open: what it costs is of second order."""
 
+_TRIALS = 60
+"""Lengths of a step that are tried at most; two or three where outputs are not saturated."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -299,11 +302,15 @@ class Tangent:
         return slope if slope.requires_grad and has_gradients(self.likelihood) else slope.detach()
 
     def _length(self, point: Point, direction: Tensor, change: Tensor, precision: Tensor) -> float:
-        """The minimum along a direction, by Newton's method on one number."""
+        """The minimum along a direction, by Newton's method on one number.
+
+        Kept between a length at which the log-joint still rises and one at which it falls: where
+        outputs are saturated there is no curvature, and Newton's method by itself jumps about.
+        """
         quadratic = float((precision * direction.square()).sum())
         linear = float((precision * direction * point.flat).sum())
-        length = 1.0
-        for _ in range(20):
+        length, low, high, last = 1.0, 0.0, math.inf, math.inf
+        for _ in range(_TRIALS):
             outputs = point.outputs + length * change
             slope = float((self.slope(outputs) * change).sum()) + linear + length * quadratic
             rows = through_root(
@@ -311,8 +318,12 @@ class Tangent:
             )
             curvature = float(rows.square().sum()) + quadratic
             step = slope / max(curvature, 1e-300)
-            length = min(max(length - step, length / 4), 2 * length + 1)
-            if abs(step) <= _ENOUGH * max(1.0, length):
+            low, high = (low, length) if slope > 0 else (length, high)
+            ahead = min(length - step, 2 * length + 1)
+            if high < math.inf and (not low < ahead < high or abs(step) > last / 2):
+                ahead = math.sqrt(low * high) if low > 0 else high / 16
+            length, last = ahead, abs(step)
+            if min(abs(step), high - low) <= _ENOUGH * length:
                 break
         return length
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.multivariate import MultivariateNoise
@@ -33,6 +33,7 @@ from coset.posterior.linearised import Linearised
 from coset.posterior.links import TopDifference
 from coset.posterior.tangent_samples import TangentSamples
 from coset.vocabulary import Progress, Weights
+from coset.weights.denormals import denormals_as_zeros
 from coset.weights.layout import Layout
 from coset.weights.stacking import check_fit
 
@@ -79,6 +80,7 @@ class Laplace:
         return _RULE
 
     @torch.no_grad()
+    @denormals_as_zeros()
     def fit(
         self,
         problem: Problem,
@@ -104,6 +106,7 @@ class Laplace:
                 "needed the noise, or a way to find it",
                 "give GaussianNoise(std=…) or tuning=ByEvidence()",
             )
+        _check_batch_norm(problem)
         tell(0.0, "curvature")
         if isinstance(self.curvature, MatrixFree):
             return self._by_samples(self.curvature, problem, weights, start, generator, tell)
@@ -114,7 +117,7 @@ class Laplace:
         part = replace(part, fixed=_others(part.layout, weights, start))
         if self.tuning is None:
             return _untuned(problem, weights, part)
-        settings = self.tuning.settled(unit.likelihood)
+        settings, notes = self.tuning.settled(unit.likelihood).with_safe_mean(unit.likelihood)
         if not isinstance(problem.likelihood, MultivariateNoise):
             posterior, _ = _tuned(problem, weights, part, settings, tell)
         else:
@@ -124,6 +127,8 @@ class Laplace:
                 lambda white: _tuned(white, weights, part, settings, tell),
                 at_mode=settings.mean != "network",
             )
+        report = replace(posterior.report, warnings=(*posterior.report.warnings, *notes))
+        posterior = replace(posterior, report=report)
         tell(0.9, "checks")
         checked = examine(posterior, problem, settings.validation, _RULE.link)
         tell(1.0, "done")
@@ -311,9 +316,21 @@ def _tuned(
 def _first(curvature: Curvature, problem: Problem, settings: ByEvidence) -> Curvature:
     """What tuning begins with: plain KFAC where eigenvalues are corrected at the mode anyway."""
     gaussian = isinstance(problem.likelihood, GaussianNoise)
-    if gaussian or settings.hessian != "tangent" or settings.steps == 0:
+    if gaussian or settings.hessian != "tangent":
         return curvature
     return uncorrected(curvature)
+
+
+def _check_batch_norm(problem: Problem) -> None:
+    """Statistics of a batch would couple its examples: then there is no Jacobian of one."""
+    module = problem.network.module
+    for name, child in () if module is None else module.named_modules():
+        if isinstance(child, nn.modules.batchnorm._BatchNorm) and child.running_mean is None:
+            raise CosetError(
+                f"got the batch norm {name!r} without running statistics",
+                "needed outputs that do not depend on the other examples of a batch",
+                "build it with track_running_stats=True and train it, or use another norm",
+            )
 
 
 def _unknown_noise(problem: Problem) -> bool:

@@ -13,7 +13,7 @@ from coset.curvature.jacobian import Jacobian
 from coset.curvature.measure import UNCUT, Cuts, Measured, gradient_rows
 from coset.curvature.structures import DiagonalOnly, Full
 from coset.curvature.tangent import Tangent
-from coset.errors import CosetError
+from coset.errors import CosetError, require_counts
 from coset.inference.precisions.grouping import Groups
 from coset.vocabulary import Weights
 from coset.weights.inputs import split_rows, take_rows
@@ -67,8 +67,7 @@ class Subnetwork:
     prior_precision: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise CosetError(f"got a subnetwork of {self.size} weights", "needed at least one")
+        require_counts(size=self.size)
         if self.score not in ("wasserstein", "random"):
             raise CosetError(f"got the score {self.score!r}", "needed 'wasserstein' or 'random'")
 

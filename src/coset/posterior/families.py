@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coset.bayes.likelihood import Likelihood
 from coset.bayes.prior import GaussianPrior
-from coset.errors import CosetError
+from coset.errors import require_counts
 from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
@@ -103,7 +103,7 @@ class PointMass:
 
     def sample(self, draws: int, *, generator: torch.Generator) -> Weights:
         """The same weights ``draws`` times."""
-        _check_draws(draws)
+        require_counts(draws=draws)
         return {name: tensor.expand(draws, *tensor.shape) for name, tensor in self.weights.items()}
 
 
@@ -141,7 +141,7 @@ class Samples:
         Equal weights: without repeating one before all have been drawn, so that asking for as many
         draws as members gives each once.  Unequal weights: independent draws.
         """
-        _check_draws(draws)
+        require_counts(draws=draws)
         count = members_of(self.stack)
         if self.weighting is None:
             rounds = -(-draws // count)
@@ -180,7 +180,7 @@ class Mixture:
 
         Systematic sampling: a component of weight ``w`` gets ``⌊w · draws⌋`` or one more.
         """
-        _check_draws(draws)
+        require_counts(draws=draws)
         counts = _systematic_counts(self.log_weights.exp(), draws, generator)
         parts = [
             component.sample(count, generator=generator)
@@ -198,8 +198,3 @@ def _systematic_counts(
     edges[-1] = 1.0  # rounding must not lose the last draw
     points = (torch.arange(draws, dtype=torch.float64) + offset) / draws
     return torch.bincount(torch.bucketize(points, edges), minlength=len(weights)).tolist()
-
-
-def _check_draws(draws: int) -> None:
-    if draws < 1:
-        raise CosetError(f"got {draws} draws", "needed at least one")

@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from coset.errors import CosetError
+from coset.errors import require_counts
 from coset.linalg import LinearOperator, diagonal, root
 from coset.posterior.families import FitReport
 from coset.printing import brief
@@ -73,8 +73,7 @@ class Gaussian:
 
     def sample(self, draws: int, *, generator: torch.Generator) -> Weights:
         """A stack of ``draws`` members: the covered tensors, and those that are fixed."""
-        if draws < 1:
-            raise CosetError(f"got {draws} draws", "needed at least one")
+        require_counts(draws=draws)
         centre = self.layout.flatten(self.mean)
         noise = torch.randn(
             draws,

@@ -16,7 +16,7 @@ from coset.bayes.likelihood import GaussianNoise, Likelihood
 from coset.bayes.multivariate import MultivariateNoise
 from coset.curvature.columns import unit_columns
 from coset.curvature.maps import Pair
-from coset.errors import CosetError
+from coset.errors import CosetError, require_counts
 from coset.linalg import Kronecker, RowBlocks
 from coset.linalg.cholesky import cholesky
 from coset.posterior.gaussian import Gaussian
@@ -78,8 +78,7 @@ class JointPredictions:
 
     def sample_outputs(self, draws: int, *, generator: torch.Generator) -> Float[Tensor, "m n c"]:
         """Draws of the outputs: each is one function, seen at all inputs."""
-        if draws < 1:
-            raise CosetError(f"got {draws} draws", "needed at least one")
+        require_counts(draws=draws)
         noise = torch.randn(
             draws,
             self.mean.numel(),
@@ -108,6 +107,7 @@ class JointPredictions:
             draws: Where there is no closed form.
             generator: Of the draws; ``None``: one of seed 0.
         """
+        self.likelihood.check(self.mean, targets)
         if isinstance(self.likelihood, GaussianNoise | MultivariateNoise):
             return self._density(targets)
         generator = generator or torch.Generator().manual_seed(0)

@@ -12,16 +12,18 @@ from torch import Tensor
 
 from coset.bayes.likelihood import GaussianNoise, HeteroscedasticGaussian, Likelihood
 from coset.bayes.multivariate import MultivariateNoise
-from coset.errors import CosetError
+from coset.errors import CosetError, require_counts
 from coset.posterior.families import Mixture, Posterior
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.joint import JointPredictions, joint_moments
 from coset.posterior.links import Link, Probit
 from coset.posterior.output_moments import OutputDeviations, needs_graph, output_moments
-from coset.posterior.predict import Predictions
+from coset.posterior.predict import Predictions, weighted_mean
 from coset.posterior.tangent_samples import sampled_around
 from coset.vocabulary import Inputs
 from coset.weights.network import Network
+
+_REGRESSIONS = (GaussianNoise, MultivariateNoise, HeteroscedasticGaussian)
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class Linearised:
     samples: int | None = None
 
     def __post_init__(self) -> None:
-        if self.samples is not None and self.samples < 1:
-            raise CosetError(f"got {self.samples} samples", "needed at least one, or None")
+        if self.samples is not None:
+            require_counts(samples=self.samples)
 
     def __call__(
         self,
@@ -109,6 +111,9 @@ class Linearised:
             for share, part in zip(shares.exp(), found, strict=True):
                 assert part.variance is not None
                 total = total + share * part.variance
+            if isinstance(likelihood, _REGRESSIONS):  # a mixture is wider than its parts
+                spread = (members - whole.mean).square()
+                total = total + weighted_mean(spread, log_weights)
         return Predictions(members, total, log_weights=log_weights)
 
 

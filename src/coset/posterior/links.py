@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.likelihood import Categorical, Likelihood
-from coset.errors import CosetError
+from coset.errors import CosetError, require_counts
 
 
 class Link(Protocol):
@@ -113,8 +113,7 @@ class SampledSoftmax:
     draws: int = 100
 
     def __post_init__(self) -> None:
-        if self.draws < 1:
-            raise CosetError(f"got {self.draws} draws", "needed at least one")
+        require_counts(draws=self.draws)
 
     def __call__(
         self,

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from coset.bayes.likelihood import GaussianNoise, Likelihood
-from coset.errors import CosetError
+from coset.errors import CosetError, require_counts
 from coset.posterior.chunks import Plan, plan_chunks
 from coset.posterior.families import Finite, Mixture, Posterior
 from coset.printing import brief
@@ -87,10 +87,7 @@ class MonteCarlo:
     memory: int = 1 << 25
 
     def __post_init__(self) -> None:
-        if self.draws < 1:
-            raise CosetError(f"got {self.draws} draws", "needed at least one")
-        if self.memory < 1:
-            raise CosetError(f"got memory={self.memory}", "needed a positive number of bytes")
+        require_counts(draws=self.draws, memory=self.memory)
 
     def __call__(
         self,

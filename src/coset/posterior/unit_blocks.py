@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from coset.errors import CosetError
+from coset.errors import require_counts
 from coset.posterior.families import FitReport
 from coset.printing import brief
 from coset.vocabulary import Weights
@@ -50,8 +50,7 @@ class UnitBlocks:
 
     def sample(self, draws: int, *, generator: torch.Generator) -> Weights:
         """A stack of ``draws`` members."""
-        if draws < 1:
-            raise CosetError(f"got {draws} draws", "needed at least one")
+        require_counts(draws=draws)
         noise: dict[tuple[str, int], Tensor] = {}
         drawn = {}
         for name in sorted(self.mean):  # an order of its own: that of a file is another

@@ -6,7 +6,8 @@ from torch import nn
 
 from coset import Categorical, CosetError, GaussianPrior, Problem, functionalise, models
 from coset.bayes import as_batches
-from coset.inference.precisions.grouping import group_weights, invariances, prior_of
+from coset.curvature.measure import UNCUT
+from coset.inference.precisions.grouping import cuts_of, group_weights, invariances, prior_of
 
 
 class Fixup(nn.Module):
@@ -63,6 +64,7 @@ def test_group_norm_frees_groups_and_layer_norm_the_layer():
     assert tables["0.weight"][:, 0, 0, 0].tolist() == [1, 1, 2, 2]
     whole = groups_of(convolutions(nn.LayerNorm((4, 2, 2)), bias=False))
     assert whole.names == ("all other weights", "0.weight")
+    assert cuts_of(whole.layout, whole.labels) == UNCUT  # also where a bias has several axes
 
 
 def test_a_normalised_layer_that_reads_a_concatenation():

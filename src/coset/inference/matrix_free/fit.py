@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
@@ -61,7 +61,6 @@ def fit_matrix_free(
         checkpoint: Where the run is written down, to be taken up again.
     """
     solver = curvature.settled(problem.train.size)
-    _check_batch_norm(problem)
     settings = None if tuning is None else tuning.settled(problem.likelihood)
     likelihood = problem.likelihood
     learn = isinstance(likelihood, GaussianNoise) and likelihood.std is None
@@ -229,18 +228,6 @@ def _residual_noise(problem: Problem, weights: Weights) -> GaussianNoise:
     pairs = [(problem.network.apply(weights, x), y) for x, y in problem.train]
     outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
     return GaussianNoise().estimate(outputs, targets)
-
-
-def _check_batch_norm(problem: Problem) -> None:
-    """Statistics of a batch would couple its examples: then there is no Jacobian of one."""
-    module = problem.network.module
-    for name, child in () if module is None else module.named_modules():
-        if isinstance(child, nn.modules.batchnorm._BatchNorm) and child.running_mean is None:
-            raise CosetError(
-                f"got the batch norm {name!r} without running statistics",
-                "needed outputs that do not depend on the other examples of a batch",
-                "build it with track_running_stats=True and train it, or use another norm",
-            )
 
 
 def _check_memory(

@@ -6,7 +6,7 @@ from typing import Literal
 from coset.bayes.batches import Data
 from coset.bayes.likelihood import GaussianNoise, HeteroscedasticGaussian, Likelihood
 from coset.curvature.tangent import Mean
-from coset.errors import CosetError
+from coset.errors import CosetError, require_counts
 from coset.inference.precisions.grouping import Grouping
 
 
@@ -17,11 +17,14 @@ class ByEvidence:
     Attributes:
         mean: Where the evidence is taken.  ``"tangent"``: at the mode ``θ*`` of the tangent model,
             for which it is the evidence; ``"network"``: at the trained weights, as is common, and
-            usually far too small a precision; ``"newton"``: one Newton step from them.
+            usually far too small a precision; ``"newton"``: one Newton step from them, which also
+            stands for the mode with :class:`coset.HeteroscedasticGaussian` noise, but for
+            :class:`coset.MatrixFree`: there the search may shrink the noise of single data to zero.
         form: ``"full"``: ``f + J (θ - θ̃)``; ``"simple"``: ``J θ``; ``"auto"``: full for regression,
             simple for classes.
         hessian: Output curvature at the ``"tangent"`` mode or at the ``"network"``; ``"auto"``: the
-            mode for classes, where a network sure of its training data has almost none.
+            mode for classes, where a network sure of its training data has almost none.  With
+            Gaussian noise it is the same everywhere, and always taken at the network.
         groups: Which weights share a precision; ``"normalised"`` gives one to each scale that a
             norm divides out and one to all other weights.
         noise: Whether a :class:`coset.GaussianNoise` without a value is tuned as well.  It is never
@@ -53,13 +56,26 @@ class ByEvidence:
                 raise CosetError(
                     f"got {name}={getattr(self, name)!r}", f"needed one of {', '.join(allowed)}"
                 )
+        if self.steps is not None:
+            require_counts(0, steps=self.steps)
 
     def settled(self, likelihood: Likelihood) -> "ByEvidence":
         """Without ``"auto"``."""
         gaussian = isinstance(likelihood, GaussianNoise | HeteroscedasticGaussian)
         at_network = gaussian or self.mean != "tangent"
         form = ("full" if at_network else "simple") if self.form == "auto" else self.form
-        hessian = (
-            ("network" if at_network else "tangent") if self.hessian == "auto" else self.hessian
-        )
+        hessian = self.hessian
+        if gaussian or hessian == "auto":
+            hessian = "network" if at_network else "tangent"
         return replace(self, form=form, hessian=hessian)
+
+    def with_safe_mean(self, likelihood: Likelihood) -> tuple["ByEvidence", tuple[str, ...]]:
+        """With one Newton step where a tangent model may have no mode, and a note that says so.
+
+        The log-likelihood of a mean and its log-variance is not concave: where the tangent model
+        meets a target, its log-variance falls until only a small prior holds it.
+        """
+        if self.mean != "tangent" or not isinstance(likelihood, HeteroscedasticGaussian):
+            return self, ()
+        note = "evidence after one Newton step: with noise by input the mode is not safe to seek"
+        return replace(self, mean="newton"), (note,)

@@ -85,7 +85,7 @@ def cuts_of(layout: Layout, labels: Tensor) -> Cuts:
         flat = table.flatten(1)
         if not bool((flat == flat[0, 0]).all()):
             rows.add(name)
-        if last == "bias" or bias is None or len(bias) != len(table):
+        if last == "bias" or bias is None or bias.shape != table.shape[:1]:
             continue
         if not bool((flat == bias.unsqueeze(1)).all()):
             separate.add(name)

@@ -11,6 +11,7 @@ from torch import Tensor
 from coset.bayes.likelihood import GaussianNoise
 from coset.curvature.columns import column_count
 from coset.curvature.kfac import KFAC
+from coset.curvature.low_rank import LowRank
 from coset.curvature.measure import Curvature, Cuts, Measured
 from coset.curvature.sampled import MonteCarloFisher
 from coset.curvature.subspace import Span, approach
@@ -19,14 +20,22 @@ from coset.inference.doubts import unfinished
 from coset.inference.precisions.by_evidence import ByEvidence
 from coset.inference.precisions.grouping import Groups
 from coset.inference.precisions.noise import Residuals
-from coset.linalg import LinearOperator, cast, inverse, scale, shift, solve
+from coset.linalg import (
+    LinearOperator,
+    LowRankPlusDiagonal,
+    cast,
+    inverse,
+    scale,
+    shift,
+    solve,
+)
 from coset.posterior.evidence import Spectrum, best_precision, bounds, spectrum_of, switched_off
 
 _FIRST, _AGAIN = 8, 3
 """Directions in which a mode is sought at most: at first, and after a change of precisions."""
 
 _REFRESHED, _DRAWS = 3, 2
-"""Steps with new curvature at the mode, and its random columns in all of them but the last."""
+"""Steps with new curvature at the mode, and its random columns in them; at the end it has all."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +103,7 @@ class Tuner:
         best: tuple[float, _State] | None = None
         for step in range(steps):
             state = self._with_mode(state)
-            rough = self._has_many_columns and step + 1 < min(_REFRESHED, steps)
+            rough = self._has_many_columns and step < _REFRESHED
             if self.settings.hessian == "tangent" and step < _REFRESHED:
                 state = self._refreshed(state, rough=rough)
                 best = None
@@ -114,6 +123,9 @@ class Tuner:
             if change < (1e-6 if self._exact else 1e-3) and not rough:
                 break
         state = self._with_mode(state)
+        if self.settings.hessian == "tangent":
+            # the mode has moved since: posterior and evidence are those of where it is now
+            state = self._refreshed(state, rough=False)
         return self._result(state)
 
     @property
@@ -197,12 +209,26 @@ class Tuner:
     def _newton(self, model: Tangent, state: _State) -> Point:
         """One step with the *same* curvature on both sides: ``(K + Λ)⁻¹ (K θ̃ - d)``."""
         start = model.start(self.form, at_network=True)
-        zero = torch.zeros_like(self._flat(state))
-        slope = model.gradient(start, zero).double().unsqueeze(1)
+        slope = self._slope(model, start, state)
         operator = scale(state.measured.operator, state.noise)
         target = operator.matmat(start.flat.double().unsqueeze(1)) - slope
         flat = solve(self._system(state), target).squeeze(1).to(start.flat)
-        return Point(flat, start.outputs)
+        change = (model.jacobian @ (flat - start.flat)).reshape(start.outputs.shape)
+        return Point(flat, start.outputs + change)
+
+    def _slope(self, model: Tangent, start: Point, state: _State) -> Float[Tensor, "p 1"]:
+        """The data's gradient, along the directions that the curvature has kept.
+
+        Along others nothing but the prior would hold a step back: it has no end as that shrinks.
+        """
+        zero = torch.zeros_like(self._flat(state))
+        slope = model.gradient(start, zero).double().unsqueeze(1)
+        if not isinstance(self.curvature, LowRank):
+            return slope
+        operator = state.measured.operator
+        assert isinstance(operator, LowRankPlusDiagonal)
+        kept: Tensor = torch.linalg.qr(operator.factor).Q
+        return kept @ (kept.mT @ slope)
 
     def _refreshed(self, state: _State, *, rough: bool) -> _State:
         """The curvature with the output Hessian at the mode; from random columns where rough."""
@@ -253,7 +279,7 @@ class Tuner:
         volume = float(spectrum.half_logdet(state.precision))
         if self.settings.mean == "newton":
             start = model.start(self.form, at_network=True)
-            gradient = model.gradient(start, self._flat(state)).double().unsqueeze(1)
+            gradient = self._slope(model, start, state) + (flat * start.flat).unsqueeze(1)
             gain = float((gradient * solve(self._system(state), gradient)).sum()) / 2
             return self._joint(model, start, flat) + gain - volume
         return self._joint(model, point, flat) - volume
