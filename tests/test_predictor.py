@@ -175,8 +175,9 @@ def test_a_method_of_ones_own_will_do(data):
         def fit(self, problem, *, start=None, generator):
             return PointMass(problem.network.weights)
 
-    predictor = fit(module(), data, method=Fixed())
-    assert isinstance(predictor.posterior, PointMass)
+    for progress in (None, lambda done, line: None):  # it need not tell any
+        predictor = fit(module(), data, method=Fixed(), progress=progress)
+        assert isinstance(predictor.posterior, PointMass)
 
 
 def saved(predictor, tmp_path):

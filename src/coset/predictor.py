@@ -17,7 +17,7 @@ from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference import Method
 from coset.inference.laplace import Laplace
-from coset.inference.method import require_method
+from coset.inference.method import fit_telling, require_method
 from coset.inference.updating import NewMean, add_data
 from coset.posterior.families import Posterior
 from coset.posterior.gaussian import Gaussian
@@ -214,9 +214,9 @@ def fit(
     _check_asked(module, method)
     problem = Problem.of(module, train, likelihood=likelihood, prior=prior)
     chosen = method or Laplace()
-    # a method of the user's own may do without progress
-    extra: dict[str, Any] = {} if progress is None else {"progress": progress}
-    posterior = chosen.fit(problem, start=start, generator=_seeded(generator), **extra)
+    posterior = fit_telling(
+        chosen, problem, start=start, generator=_seeded(generator), progress=progress
+    )
     report = posterior.report
     # a method may know a better way to predict than by draws
     rule: PredictionRule = getattr(chosen, "rule", MonteCarlo())

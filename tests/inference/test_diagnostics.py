@@ -44,6 +44,12 @@ def test_r_hat_is_near_one_for_equal_chains_and_large_for_shifted_ones(generator
     assert float(r_hat(drifting).min()) > 1.2
 
 
+def test_r_hat_is_the_same_for_mirrored_chains(generator):
+    # ranks of x and -x mirror each other, and so does the median, if it is that in the middle
+    values = torch.randn(7, 2, 50, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(r_hat(values), r_hat(-values))
+
+
 def test_r_hat_does_not_change_under_monotone_maps(generator):
     values = autoregressive(0.3, 200, 4, 5, generator)
     torch.testing.assert_close(effective_sample_size(values), effective_sample_size(values.exp()))
@@ -65,6 +71,7 @@ def test_good_numbers_give_no_warning_and_bad_ones_one_each():
     good = {
         "r_hat_functions": 1.01,
         "r_hat_weights": 1.02,
+        "r_hat_aligned_weights": 1.02,
         "effective_draws_functions": 500.0,
         "divergences": 0.0,
         "energy_fraction": 0.8,
@@ -73,9 +80,10 @@ def test_good_numbers_give_no_warning_and_bad_ones_one_each():
     bad = {
         "r_hat_functions": 1.3,
         "r_hat_weights": math.nan,
+        "r_hat_aligned_weights": 1.1,
         "effective_draws_functions": 20.0,
         "divergences": 3.0,
         "energy_fraction": 0.1,
         "cut_off": 0.9,
     }
-    assert len(warnings_of(bad)) == 6
+    assert len(warnings_of(bad)) == 7

@@ -1,5 +1,7 @@
 """Mixtures of posteriors: what is refused, and what is told on the way."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -14,6 +16,7 @@ from coset import (
     Checkpoint,
     CosetError,
     DeepEnsemble,
+    GaussianPrior,
     Laplace,
     MaximumAPosteriori,
     MCDropout,
@@ -71,6 +74,28 @@ def test_the_training_before_laplace_is_told(monkeypatch):
         progress=lambda done, line: lines.append((done, line)),
     )
     assert [done for done, line in lines if line.startswith("training: epoch")][-1] == 0.5
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        Laplace(tuning=None),
+        RebasedGaussian(Laplace(tuning=None), samples=4),
+        MultiMode(Laplace(tuning=None), 2, base=BASE),
+    ],
+    ids=["Laplace", "rebased Laplace", "modes of Laplace"],
+)
+def test_modes_of_what_does_not_train_begin_at_trained_weights_of_their_own(inner):
+    sharp = GaussianPrior(1e8)  # draws stay where they are drawn around
+    problem = replace(classification(perceptron()), prior=sharp)
+    found = MultiMode(inner, 2, base=BASE).fit(problem, generator=torch.Generator().manual_seed(0))
+    own = problem.network.weights["0.weight"]
+    first, second = (
+        part.sample(1, generator=torch.Generator().manual_seed(1))["0.weight"][0]
+        for part in found.components
+    )
+    assert float((first - own).abs().max()) > 0.05
+    assert float((first - second).abs().max()) > 0.05
 
 
 @pytest.mark.parametrize(

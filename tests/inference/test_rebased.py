@@ -223,6 +223,17 @@ def test_chains_are_measured_after_alignment(problem, scrambled):
     assert "r_hat_aligned_weights" not in fitted.report.diagnostics
 
 
+def test_chains_that_differ_after_alignment_are_reported(problem, scrambled):
+    _, _, members = scrambled
+    apart = {name: w.clone() for name, w in members.items()}
+    last = list(apart)[-1]
+    apart[last][:20] += 5  # two chains here, two there, which no permutation brings together
+    fitted = RebasedGaussian().compact(
+        problem, chains_of(4, apart), generator=torch.Generator().manual_seed(0)
+    )
+    assert any("after alignment" in warning for warning in fitted.report.warnings)
+
+
 def test_label_switches_stop_at_the_ends_of_chains(problem, scrambled, generator):
     group, centre, _ = scrambled
     swap = group.identity()
@@ -251,6 +262,16 @@ def test_reports_say_how_units_changed_places(problem, scrambled, generator):
     # random permutations of 6 and of 5: n - H_n = 3.55 and 2.72 transpositions on average
     assert 4 < fitted.report.diagnostics["transpositions"] < 8.5
     assert 4 < fitted.report.diagnostics["transpositions_between_neighbours"] < 8.5
+
+
+@pytest.mark.parametrize("align", [None, ByWeights()])
+def test_the_evidence_of_the_inner_posterior_is_not_that_of_the_gaussian(problem, align):
+    inner = MeanField(epochs=1)
+    method = RebasedGaussian(inner, samples=4, align=align)
+    report = method.fit(problem, generator=torch.Generator().manual_seed(0)).report
+    assert report.log_evidence is None
+    assert "evidence_bound" not in report.diagnostics
+    assert "divergence" in report.diagnostics
 
 
 BASE = MaximumAPosteriori(epochs=1)
@@ -284,11 +305,20 @@ def test_draws_of_normalised_networks_are_counted():
     assert expected_members(RebasedGaussian()) is None
 
 
-def test_more_rank_than_samples_of_a_method_of_ones_own_is_refused(problem):
-    class Own:
-        def fit(self, problem, *, start=None, generator):
-            return DeepEnsemble(3, BASE).fit(problem, generator=generator)
+class Own:
+    """A method that tells no progress."""
 
+    def fit(self, problem, *, start=None, generator):
+        return DeepEnsemble(3, BASE).fit(problem, generator=generator)
+
+
+def test_a_method_of_ones_own_need_not_tell_its_progress(problem):
+    generator = torch.Generator().manual_seed(0)
+    method = RebasedGaussian(Own(), 2)
+    assert method.fit(problem, generator=generator, progress=print).rank == 2
+
+
+def test_more_rank_than_samples_of_a_method_of_ones_own_is_refused(problem):
     with pytest.raises(CosetError, match="3 samples for a rank of 4"):
         RebasedGaussian(Own(), 4).fit(problem, generator=torch.Generator())
 

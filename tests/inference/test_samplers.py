@@ -267,6 +267,12 @@ def test_bad_settings_are_refused(method, settings):
         method(**settings)
 
 
+@pytest.mark.parametrize("method", [SGHMC, SGLD])
+def test_a_bad_burn_in_is_called_so(method):
+    with pytest.raises(CosetError, match="burn_in=-1"):
+        method(burn_in=-1)
+
+
 def test_single_precision_is_kept():
     problem = classification(nn.Linear(3, 2), dtype=torch.float32)
     for sampler in (HMC(warmup=20, draws=2), SGHMC(burn_in=5, draws=2, thinning=1)):

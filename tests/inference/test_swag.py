@@ -114,7 +114,16 @@ def test_statistics_of_draws_come_from_the_data(double):
     assert torch.equal(fresh["0.weight"], drawn["0.weight"])
 
 
-@pytest.mark.parametrize("settings", [{"rank": -1}, {"rank": 9, "epochs": 8}, {"scale": 0.0}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rank": -1},
+        {"rank": 9, "epochs": 8},
+        {"scale": 0.0},
+        {"scale": float("inf")},
+        {"learning_rate": 0.0},
+    ],
+)
 def test_bad_settings_are_refused(settings):
     with pytest.raises(CosetError):
         SWAG(**settings)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from coset.bayes.batches import in_equal_parts
 from coset.bayes.problem import Problem
 from coset.vocabulary import Inputs, Weights
 from coset.weights.masks import dropout_off
@@ -26,12 +27,12 @@ def _refreshed(problem: Problem, member: Weights) -> Weights:
     network = problem.network
     zeros = {name: torch.zeros_like(member[name]) for name in network.buffers}
     totals, rows = dict(zeros), 0
-    for inputs, targets in problem.train:
+    for inputs, targets in in_equal_parts(problem.train):
         after = _pass(network, {**member, **zeros}, inputs)
         totals = {name: totals[name] + after[name] * len(targets) for name in totals}
         rows += len(targets)
     ones = {name: torch.ones_like(member[name]) for name in network.buffers}
-    inputs, _ = next(iter(problem.train))
+    inputs, _ = next(in_equal_parts(problem.train))
     from_ones = _pass(network, {**member, **ones}, inputs)
     from_zeros = _pass(network, {**member, **zeros}, inputs)
     return member | {

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from coset.errors import CosetError
+from coset.errors import CosetError, require_counts
 from coset.inference.facts import require_same
 from coset.store import load_record, save_record
 
@@ -34,8 +34,9 @@ class Checkpoint:
     every: int = 1000
 
     def __post_init__(self) -> None:
-        if self.every < 1:
-            raise CosetError(f"got every={self.every}", "needed at least one step between records")
+        if not isinstance(self.folder, str | Path):
+            raise CosetError(f"got the folder {self.folder!r}", "needed a path")
+        require_counts(every=self.every)
 
 
 @dataclass(frozen=True)

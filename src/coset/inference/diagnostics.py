@@ -29,7 +29,7 @@ def r_hat(values: Float[Tensor, "d m k"]) -> Float[Tensor, " k"]:
     Near 1 where the halves of all chains look alike; above 1.05 they do not.
     """
     halves = _split(values.double())
-    folded = (halves - halves.flatten(0, 1).median(0).values).abs()
+    folded = (halves - _median(halves)).abs()
     return torch.maximum(_plain_r_hat(_normal_scores(halves)), _plain_r_hat(_normal_scores(folded)))
 
 
@@ -58,6 +58,12 @@ def energy_fraction(energy: Float[Tensor, "s m"]) -> Float[Tensor, " m"]:
 def _split(values: Float[Tensor, "d m k"]) -> Float[Tensor, "h w k"]:
     half = len(values) // 2
     return torch.cat([values[:half], values[len(values) - half :]], dim=1)
+
+
+def _median(values: Float[Tensor, "d m k"]) -> Float[Tensor, " k"]:
+    """The mean of the two in the middle of an even number, of which torch takes the lower."""
+    ordered = values.flatten(0, 1).sort(dim=0).values
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def _normal_scores(values: Float[Tensor, "d m k"]) -> Float[Tensor, "d m k"]:
@@ -173,6 +179,12 @@ def warnings_of(found: Mapping[str, float]) -> list[str]:
         told.append(
             f"weights have an R-hat of {hat:.2f}, more than {R_HAT}: chains may differ by a "
             "symmetry, so look at them after alignment; predictions do not notice symmetries"
+        )
+    hat = found.get("r_hat_aligned_weights", 1.0)
+    if not hat <= R_HAT:
+        told.append(
+            f"weights have an R-hat of {hat:.2f} after alignment, more than {R_HAT}: chains lie in "
+            "different places, and a Gaussian of all of them is wider than each; run longer chains"
         )
     if found.get("effective_draws_functions", EFFECTIVE) < EFFECTIVE:
         effective = found["effective_draws_functions"]

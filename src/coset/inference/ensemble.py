@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 
 from coset.bayes.problem import Problem
-from coset.errors import CosetError
+from coset.errors import require_counts
 from coset.inference.checkpoint import Checkpoint
 from coset.inference.map_estimate import MaximumAPosteriori, require_training
 from coset.inference.training.loop import check_data
@@ -38,10 +38,7 @@ class DeepEnsemble:
     checkpoint: Checkpoint | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.members < 1:
-            raise CosetError(f"got {self.members} members", "needed at least one")
-        if self.memory < 1:
-            raise CosetError(f"got memory={self.memory}", "needed a positive number of bytes")
+        require_counts(members=self.members, memory=self.memory)
         require_training(self.base, "DeepEnsemble")
         refuse_two_checkpoints("DeepEnsemble", self.base)
 

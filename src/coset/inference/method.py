@@ -1,5 +1,6 @@
 """What every method of inference looks like from outside."""
 
+from inspect import signature
 from typing import Protocol
 
 import torch
@@ -44,6 +45,21 @@ def require_method(given: object, what: str) -> None:
             f"got {what}={given!r:.80}",
             "needed something that can fit, such as Laplace() or DeepEnsemble(8)",
         )
+
+
+def fit_telling(
+    method: Method,
+    problem: Problem,
+    *,
+    start: Weights | None,
+    generator: torch.Generator,
+    progress: Progress | None,
+) -> Posterior:
+    """Fits a method, which tells how far it is if it can: one of the user's own may do without."""
+    if progress is None or "progress" not in signature(method.fit).parameters:
+        return method.fit(problem, start=start, generator=generator)
+    told = {"progress": progress}
+    return method.fit(problem, start=start, generator=generator, **told)
 
 
 def within(progress: Progress | None, begin: float, end: float, phase: str) -> Progress | None:

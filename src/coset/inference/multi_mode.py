@@ -1,20 +1,19 @@
 """Mixtures of posteriors from independent beginnings (Wilson and Izmailov 2020)."""
 
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from inspect import signature
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
-from coset.errors import CosetError
+from coset.errors import CosetError, require_counts
 from coset.inference.checkpoint import Checkpoint
 from coset.inference.ensemble import DeepEnsemble
 from coset.inference.hmc import HMC
 from coset.inference.laplace import Laplace
 from coset.inference.map_estimate import MaximumAPosteriori, require_training
-from coset.inference.method import Method, require_method, within
+from coset.inference.method import Method, fit_telling, require_method, within
 from coset.inference.monte_carlo_dropout import MCDropout
 from coset.inference.nuts import NUTS
 from coset.inference.sghmc import SGHMC
@@ -65,7 +64,8 @@ class MultiMode:
         inner: The method.
         modes: How many times.
         by_evidence: Whether components weigh by their evidence (Laplace) or its bound (MeanField).
-        base: The training before each fit, for methods that do not train (Laplace).
+        base: The training before each fit, for methods that do not train: Laplace, and what is
+            made of it (``RebasedGaussian(Laplace())``).
     """
 
     inner: Method
@@ -76,8 +76,7 @@ class MultiMode:
     def __post_init__(self) -> None:
         require_method(self.inner, "inner")
         require_training(self.base, "MultiMode")
-        if self.modes < 1:
-            raise CosetError(f"got {self.modes} modes", "needed at least one")
+        require_counts(modes=self.modes)
         fixed = isinstance(self.inner, MaximumAPosteriori) and self.inner.precision is None
         if self.by_evidence and (fixed or isinstance(self.inner, _WITHOUT_EVIDENCE)):
             raise self._no_evidence()
@@ -120,7 +119,7 @@ class MultiMode:
         progress: Progress | None,
     ) -> tuple[Posterior, ...]:
         seeds, begin = member_seeds(self.modes, generator), 0.0
-        if isinstance(self.inner, Laplace):  # around trained weights, which it does not move
+        if _stays(self.inner):  # around trained weights, which it does not move
             first = starting_points(problem, start, seeds)
             begin = _TRAINING
             start = train_stack(
@@ -163,6 +162,13 @@ class MultiMode:
         )
 
 
+def _stays(method: object) -> bool:
+    """Whether a method, or the one inside it, stays at the weights it is given."""
+    if isinstance(method, MultiMode):  # trains its own modes
+        return False
+    return isinstance(method, Laplace) or (hasattr(method, "inner") and _stays(method.inner))
+
+
 def _fit_one(
     inner: Method,
     problem: Problem,
@@ -171,13 +177,11 @@ def _fit_one(
     progress: Progress | None,
 ) -> Posterior:
     """One mode, which is told of at its beginning and its end if not in between."""
-    if progress is None:
-        return inner.fit(problem, start=start, generator=generator)
-    progress(0.0, "begun")
-    # a method of the user's own may do without progress
-    told = {"progress": progress} if "progress" in signature(inner.fit).parameters else {}
-    found = inner.fit(problem, start=start, generator=generator, **told)
-    progress(1.0, "done")
+    if progress is not None:
+        progress(0.0, "begun")
+    found = fit_telling(inner, problem, start=start, generator=generator, progress=progress)
+    if progress is not None:
+        progress(1.0, "done")
     return found
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.problem import Problem
-from coset.errors import CosetError
+from coset.errors import require_counts
 from coset.inference.checkpoint import Checkpoint
 from coset.inference.sampling.full_batch import begin_step, check_settings, end_step, sample
 from coset.inference.sampling.hamiltonian import Energy, HamiltonianState
@@ -48,8 +48,7 @@ class NUTS:
     checkpoint: Checkpoint | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.max_depth < 1:
-            raise CosetError(f"got max_depth={self.max_depth}", "needed at least one doubling")
+        require_counts(max_depth=self.max_depth)
         check_settings(self)
 
     def fit(

@@ -6,7 +6,7 @@ Gaussian; here they are aligned to their own mean, and the Gaussian may have a c
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -16,7 +16,7 @@ from coset.alignment.by_covariance import ByCovariance
 from coset.alignment.by_weights import ByWeights
 from coset.alignment.match import By
 from coset.bayes.problem import Problem
-from coset.errors import CosetError
+from coset.errors import CosetError, require_counts
 from coset.inference.batch_norm import refresh_statistics
 from coset.inference.compacting import (
     Places,
@@ -30,11 +30,11 @@ from coset.inference.compacting import (
     switches_along,
     unit_blocks,
 )
-from coset.inference.diagnostics import effective_sample_size, r_hat, some_weights
+from coset.inference.diagnostics import effective_sample_size, r_hat, some_weights, warnings_of
 from coset.inference.ensemble import DeepEnsemble
 from coset.inference.folding import fold_masks
 from coset.inference.foresight import expected_members, innermost
-from coset.inference.method import Method, require_method
+from coset.inference.method import Method, fit_telling, require_method
 from coset.inference.monte_carlo_dropout import MCDropout
 from coset.posterior.families import FitReport, Mixture, Posterior, Samples
 from coset.posterior.low_rank import LowRankGaussian
@@ -90,12 +90,9 @@ class RebasedGaussian:
 
     def __post_init__(self) -> None:
         require_method(self.inner, "inner")
-        if self.rank < 0 or self.rounds < 1 or self.samples < 2 or self.members < 1:
-            raise CosetError(
-                f"got a rank of {self.rank}, {self.rounds} rounds, {self.samples} samples and "
-                f"{self.members} members",
-                "needed a rank of 0 or more, a round, two samples and a member at least",
-            )
+        require_counts(0, rank=self.rank)
+        require_counts(rounds=self.rounds, members=self.members)
+        require_counts(2, samples=self.samples)
         if self.reference not in ("mean", "first", "gaussian"):
             raise CosetError(
                 f"got reference={self.reference!r}", 'needed "mean", "first" or "gaussian"'
@@ -123,9 +120,9 @@ class RebasedGaussian:
             CosetError: If there are fewer samples than the rank, or the network cannot be traced.
         """
         group = self._foreseen(problem)
-        # a method of the user's own may do without progress
-        extra: dict[str, Any] = {} if progress is None else {"progress": progress}
-        inner = self.inner.fit(problem, start=start, generator=generator, **extra)
+        inner = fit_telling(
+            self.inner, problem, start=start, generator=generator, progress=progress
+        )
         return self._compact(problem, inner, group, generator)
 
     def _foreseen(self, problem: Problem) -> SymmetryGroup | None:
@@ -169,8 +166,8 @@ class RebasedGaussian:
     ) -> Posterior:
         members = self._members(problem, posterior, generator)
         self._require_enough(members_of(members))
+        report = _without_evidence(posterior.report)
         if group is None:
-            report = replace(posterior.report, log_evidence=None)  # that of another posterior
             return self._gaussian(problem, members, report, generator)
         separate = unstack(members)
         places = self._places(problem, group, separate, generator)
@@ -180,7 +177,7 @@ class RebasedGaussian:
         if chains:
             flat = problem.network.layout.flatten(aligned)
             numbers |= _convergence(flat.unflatten(0, (chains, -1)).transpose(0, 1))
-        report = replace(_with_places(posterior.report, places, numbers), log_evidence=None)
+        report = _with_places(report, places, numbers)
         return self._gaussian(problem, aligned, report, generator)
 
     def label_switching(
@@ -320,9 +317,15 @@ def _convergence(positions: Float[Tensor, "d m p"]) -> dict[str, float]:
     }
 
 
+def _without_evidence(report: FitReport) -> FitReport:
+    """The report without the evidence and its bound, which are those of the inner posterior."""
+    found = {name: n for name, n in report.diagnostics.items() if name != "evidence_bound"}
+    return replace(report, log_evidence=None, diagnostics=found)
+
+
 def _with_places(report: FitReport, places: Places, numbers: dict[str, float]) -> FitReport:
-    """The report with what the alignment found, and a warning if it had not settled."""
-    warnings = report.warnings
+    """The report with what the alignment found, and warnings of what it could not mend."""
+    warnings = (*report.warnings, *warnings_of(numbers))
     if not places.settled:
         warnings += (f"the alignment had not settled after {places.rounds} rounds; raise rounds",)
     found = {**report.diagnostics, **numbers, "rounds": float(places.rounds)}

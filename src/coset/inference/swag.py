@@ -1,5 +1,6 @@
 """SWA-Gaussian (Maddox, Garipov, Izmailov, Vetrov and Wilson 2019)."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import torch
 
 from coset.bayes.problem import Problem
-from coset.errors import CosetError
+from coset.errors import CosetError, require_counts
 from coset.inference.batch_norm import refresh_statistics
 from coset.inference.checkpoint import Checkpoint
 from coset.inference.map_estimate import MaximumAPosteriori, require_training
@@ -65,18 +66,19 @@ class SWAG:
     checkpoint: Checkpoint | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.rank < 0 or self.members < 1 or not self.scale > 0:
-            raise CosetError(
-                f"got a rank of {self.rank}, {self.members} members and a scale of {self.scale}",
-                "needed a rank of 0 or more, a member, and a positive scale",
-            )
+        require_counts(0, rank=self.rank)
+        require_counts(members=self.members)
+        if self.epochs is not None:
+            require_counts(epochs=self.epochs)
+        if not 0 < self.scale < math.inf:
+            raise CosetError(f"got a scale of {self.scale}", "needed a positive one")
         if self.collected < max(self.rank, 2):
             raise CosetError(
                 f"got {self.epochs} epochs for a rank of {self.rank}",
                 "needed at least as many epochs as the rank, and two: each gives one column",
                 "collect longer, or lower the rank",
             )
-        _ = SGD(self.learning_rate or 1.0, self.momentum)  # refuses bad ones
+        _ = SGD(1.0 if self.learning_rate is None else self.learning_rate, self.momentum)
         require_training(self.base, "SWAG")
         refuse_two_checkpoints("SWAG", self.base)
 
@@ -123,7 +125,9 @@ class SWAG:
         )
         rate = self.learning_rate or self._rate(problem, trained, generator)
         # batches of at most an eighth of the data: without gradient noise there is no cloud
-        batch = min(self.base.batch_size, max(1, problem.train.size // 8))
+        # but not of one example, of which batch norm takes no variance: nine are three times three
+        least = 3 if problem.network.buffers else 1
+        batch = min(self.base.batch_size, max(least, problem.train.size // 8))
         recipe = Recipe(SGD(rate, self.momentum), Constant(), self.collected, batch)
         iterates = _Iterates(problem.network.layout, self.rank)
         again = train_stack(

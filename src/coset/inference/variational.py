@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import vmap
 
+from coset.bayes.batches import in_equal_parts
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
@@ -282,7 +283,7 @@ class Run:
         members, kept = len(self._generators), self._buffers
         total = torch.zeros(())
         for _ in range(passes):
-            for inputs, targets in self._problem.train:
+            for inputs, targets in in_equal_parts(self._problem.train):
                 outputs = self._outputs(for_members(inputs, members))
                 shared = targets.expand(members, *targets.shape)
                 total = total + self._objective.losses(outputs, shared) * len(targets)

@@ -56,6 +56,30 @@ def test_a_stack_trains_as_its_members_alone(case, optimiser):
         torch.testing.assert_close(together_trained.losses[number], alone.losses[0])
 
 
+class Late(nn.Module):
+    """Drops units in some passes only: not where it is first looked at."""
+
+    def __init__(self, drops):
+        super().__init__()
+        self.first, self.last, self.drops = nn.Linear(4, 8), nn.Linear(8, 3), drops
+
+    def forward(self, inputs):
+        hidden = self.first(inputs).relu()
+        if self.drops(inputs):
+            hidden = nn.functional.dropout(hidden, 0.5, self.training)
+        return self.last(hidden)
+
+
+@pytest.mark.parametrize("drops", [lambda x: len(x) > 5, lambda x: bool(x.mean() > 0)])
+def test_dropout_that_comes_late_is_a_members_own(drops):
+    problem = classification(Late(drops), (4,))
+    recipe = Recipe(SGD(0.1), epochs=3, batch_size=6)
+    starts = starts_of(problem)
+    trained = unstack(train_stack(problem, starts, recipe, SEEDS).weights)
+    alone = train_stack(problem, stack([unstack(starts)[2]]), recipe, SEEDS[2:3])
+    assert_same(trained[2], unstack(alone.weights)[0])
+
+
 @pytest.mark.parametrize("case", ["perceptron", "convolutional"])
 @pytest.mark.parametrize(
     ("optimiser", "build"),

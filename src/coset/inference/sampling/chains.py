@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
-from coset.errors import CosetError
+from coset.errors import require_counts
 from coset.inference.checkpoint import (
     Checkpoint,
     Progressed,
@@ -24,6 +24,7 @@ from coset.inference.facts import described, digest, facts_of
 from coset.inference.sampling.targets import settle
 from coset.inference.training.members import member_seeds, starting_points
 from coset.vocabulary import Progress, Weights
+from coset.weights.denormals import denormals_as_zeros
 
 _SECONDS_BETWEEN_REPORTS = 0.25
 
@@ -147,8 +148,7 @@ class Length:
 
     def __post_init__(self) -> None:
         for name, least in (("warmup", 0), ("draws", 1), ("thinning", 1), ("chains", 1)):
-            if getattr(self, name) < least:
-                raise CosetError(f"got {name}={getattr(self, name)}", f"needed at least {least}")
+            require_counts(least, **{name: getattr(self, name)})
 
     @property
     def steps(self) -> int:
@@ -199,6 +199,7 @@ class History(Generic[State]):
     state: State
 
 
+@denormals_as_zeros()
 def run(
     kernel: Kernel[State],
     state: State,

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.problem import Problem
-from coset.errors import CosetError
+from coset.errors import CosetError, require_counts
 from coset.inference.diagnostics import collect
 from coset.inference.sampling.chains import Begun, Keeping, Length, Sampler, run
 from coset.inference.sampling.step_sizes import largest_curvature
@@ -42,15 +42,13 @@ class Cyclical:
     draws: int = 10
 
     def __post_init__(self) -> None:
-        if self.cycles < 1 or self.length < 1 or not 0 <= self.exploration < 1:
-            raise CosetError(
-                f"got {self}",
-                "needed at least one cycle of at least one step, and an exploration below 1",
-            )
-        if not 1 <= self.draws <= self.length - self._quiet:
+        require_counts(cycles=self.cycles, length=self.length, draws=self.draws)
+        if not 0 <= self.exploration < 1:
+            raise CosetError(f"got exploration={self.exploration}", "needed 0 ≤ value < 1")
+        if self.draws > self.length - self._quiet:
             raise CosetError(
                 f"got {self.draws} draws of {self.length - self._quiet} steps with noise",
-                "needed at least one, and at most as many as there are such steps",
+                "needed at most as many as there are such steps",
             )
 
     @property
@@ -245,11 +243,11 @@ def length_of(sampler: StochasticSampler) -> Length:
 
 def check_settings(sampler: StochasticSampler) -> None:
     """Refuses settings that cannot be run."""
+    require_counts(0, burn_in=sampler.burn_in)  # by the name that it has here
     _ = length_of(sampler)
     size = sampler.step_size
     if size is not None and not 0 < size < math.inf:
         raise CosetError(f"got a step size of {size}", "needed a positive number, or None")
     if not 0 <= sampler.temperature < math.inf:
         raise CosetError(f"got a temperature of {sampler.temperature}", "needed zero or more")
-    if sampler.batch_size < 1:
-        raise CosetError(f"got batch_size={sampler.batch_size}", "needed at least one")
+    require_counts(batch_size=sampler.batch_size)

@@ -12,10 +12,17 @@ from torch.func import vmap
 from coset.inference.training.dropout import MemberDropout
 from coset.inference.training.stacked import StackedLayers
 from coset.inference.training.work import HEAVY, operations_per_step
-from coset.vocabulary import Batch, Weights
+from coset.vocabulary import Batch, Inputs, Weights
 from coset.weights.inputs import map_parts, take_rows
 from coset.weights.network import Network
 from coset.weights.stacking import members_of, stack, unstack
+
+
+@dataclass
+class Draws:
+    """Whether a network has been seen drawing random numbers."""
+
+    seen: bool = False
 
 
 @dataclass(frozen=True)
@@ -25,10 +32,13 @@ class Objective:
     Attributes:
         network: The network of all members.
         log_prob: The log-likelihood of each example, ``(n,)``, from outputs and targets.
+        draws: Whether the network has drawn random numbers yet; ``None``: nobody looks, because
+            others may draw from torch's own generator at the same time.
     """
 
     network: Network
     log_prob: Callable[[Tensor, Tensor], Tensor]
+    draws: Draws | None = None
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " m"]:
         """The mean over each member's batch, from ``(m, b, c, …)`` and ``(m, b, …)``."""
@@ -112,10 +122,10 @@ def one_by_one(
     parts = []
     for index, member in enumerate(unstack(weights)):
         leaves = _leaves(objective.network, member)
-        with MemberDropout(generators[index : index + 1]):
-            own_inputs = take_rows(inputs, index)
-            outputs, after = objective.network.apply_training({**member, **leaves}, own_inputs)
         own = slice(index, index + 1)
+        outputs, after = _training_pass(
+            objective, {**member, **leaves}, take_rows(inputs, index), generators[own]
+        )
         loss = objective.losses(outputs.unsqueeze(0), targets[own])
         parts.append(_differentiate(loss, scale[own], leaves, after))
     return Evaluation(
@@ -123,6 +133,26 @@ def one_by_one(
         _side_by_side([part.gradients for part in parts]),
         _side_by_side([part.buffers for part in parts]),
     )
+
+
+def _training_pass(
+    objective: Objective, weights: Weights, inputs: Inputs, generators: Sequence[torch.Generator]
+) -> tuple[Tensor, Weights]:
+    """One member's pass.  A network that draws nothing is spared the wait for masks of dropout.
+
+    That waiting costs as much as a small layer.  So it begins with the first pass that moves
+    torch's own generator, which is made again, with masks of the member's own.
+    """
+    draws, apply = objective.draws, objective.network.apply_training
+    if draws is not None and not draws.seen:
+        before = torch.get_rng_state()
+        found = apply(weights, inputs)
+        if torch.equal(before, torch.get_rng_state()):
+            return found
+        torch.set_rng_state(before)
+        draws.seen = True
+    with MemberDropout(generators):
+        return apply(weights, inputs)
 
 
 def choose(objective: Objective, weights: Weights, batch: Batch, *, size: int) -> Evaluate:

@@ -18,6 +18,7 @@ from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.checkpoint import Checkpoint
 from coset.inference.training.gradients import (
+    Draws,
     Evaluate,
     Objective,
     choose,
@@ -32,6 +33,7 @@ from coset.inference.training.state import Trained, TrainingState, join
 from coset.inference.training.stopping import Best
 from coset.inference.training.updates import Updates, clip
 from coset.vocabulary import Batch, Progress, Weights
+from coset.weights.denormals import denormals_as_zeros
 from coset.weights.inputs import take_rows
 
 _REPORTS_PER_SECOND = 4
@@ -98,6 +100,7 @@ def train_stack(
             progress=progress,
             on_epoch=on_epoch,
             checkpoint=checkpoint,
+            alone=True,
         )
 
 
@@ -117,6 +120,7 @@ def own_randomness(seed: int) -> Iterator[None]:
         yield
 
 
+@denormals_as_zeros()
 def train_in_thread(
     problem: Problem,
     starts: Weights,
@@ -127,12 +131,13 @@ def train_in_thread(
     progress: Progress | None = None,
     on_epoch: Callable[[TrainingState], None] | None = None,
     checkpoint: Checkpoint | None = None,
+    alone: bool = False,
 ) -> Trained:
     """The loop of :func:`train_stack`, without what only one thread may do: checks and seeds.
 
-    Messages count members from ``first``.
+    Messages count members from ``first``; ``alone`` says that there are no other threads.
     """
-    run, state = _begin(problem, starts, recipe, seeds, progress)
+    run, state = _begin(problem, starts, recipe, seeds, progress, alone=alone)
     state.numbers = [first + number for number in state.numbers]
     run = replace(run, record=record_of(checkpoint, "training", problem, recipe, seeds, starts))
     _take_up(run, state)
@@ -167,6 +172,8 @@ def _begin(
     recipe: Recipe,
     seeds: Sequence[int],
     progress: Progress | None,
+    *,
+    alone: bool,
 ) -> tuple[_Run, TrainingState]:
     network = problem.network
     weights = {
@@ -174,7 +181,9 @@ def _begin(
         for name, tensor in starts.items()
     }
     learnt = is_learnt(problem.likelihood)
-    objective = Objective(network, half_squares if learnt else problem.likelihood.log_prob)
+    log_prob = half_squares if learnt else problem.likelihood.log_prob
+    watched = alone and all(tensor.is_cpu for tensor in weights.values())
+    objective = Objective(network, log_prob, Draws() if watched else None)
     validation = recipe.held_out()
     first = problem.train.rows(torch.arange(min(2, problem.train.size)).expand(len(seeds), -1))
     evaluate = choose(objective, weights, first, size=min(recipe.batch_size, problem.train.size))

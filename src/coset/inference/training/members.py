@@ -6,7 +6,7 @@ import torch
 
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
-from coset.errors import CosetError
+from coset.errors import require_counts
 from coset.inference.training.state import Trained
 from coset.posterior.families import FitReport
 from coset.vocabulary import Weights
@@ -21,8 +21,7 @@ def member_seeds(members: int, generator: torch.Generator) -> list[int]:
     >>> len(member_seeds(3, torch.Generator().manual_seed(0)))
     3
     """
-    if members < 1:
-        raise CosetError(f"got {members} members", "needed at least one")
+    require_counts(members=members)
     return [int(seed) for seed in torch.randint(2**62, (members,), generator=generator)]
 
 

@@ -61,6 +61,7 @@ def train_stacks(
             first=chunk.start,
             progress=lambda done, _: board.note(number, done),
             checkpoint=part_of(checkpoint, f"stack-{number:03d}"),
+            alone=plan.workers == 1,
         )
 
     with own_randomness(seeds[0]):

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from coset.bayes.batches import Batches, Data, as_batches
-from coset.errors import CosetError
+from coset.errors import CosetError, require_counts
 from coset.inference.training.optimisers import Adam, Optimiser
 from coset.inference.training.schedules import Cosine, Schedule
 
@@ -40,8 +40,8 @@ class Recipe:
             ("batch_size", self.batch_size),
             ("patience", self.patience),
         ):
-            if value is not None and value < 1:
-                raise CosetError(f"got {name}={value}", "needed at least one")
+            if value is not None:
+                require_counts(**{name: value})
         if self.clip is not None and not self.clip > 0:
             raise CosetError(f"got clip={self.clip}", "needed a positive norm, or None")
 
