@@ -154,6 +154,28 @@ def test_slips_of_the_pen_are_named(data, given, method, words):
         fit(given, data, method=method)
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"likelihood": "gaussian"}, "got likelihood='gaussian'; needed Likelihood"),
+        ({"likelihood": Categorical}, r"the class Categorical .* likelihood=Categorical\(\)"),
+        ({"prior": 1.0}, r"got prior=1\.0; .* write prior=GaussianPrior\(…\)"),
+        ({"prior": 0.0}, r"got prior=0\.0; needed GaussianPrior or None"),
+        ({"progress": 3}, "got progress=3; needed a function of 2 arguments or None"),
+        ({"progress": lambda done: None}, "needed a function of 2 arguments"),
+    ],
+)
+def test_wrong_kinds_are_named_before_data_are_read(settings, words):
+    with pytest.raises(CosetError, match=words):
+        fit(module(), "no data", **settings)
+
+
+@pytest.mark.parametrize("rule", ["linearised", coset.Probit(), MonteCarlo, 3], ids=repr)
+def test_what_is_no_rule_is_named(data, ensemble, rule):
+    with pytest.raises(CosetError, match=r"got .*; needed PredictionRule or None"):
+        ensemble(data[0], rule=rule)
+
+
 def test_a_seed_in_the_place_of_a_generator_is_named(data, ensemble):
     with pytest.raises(CosetError, match=r"got generator=3.*torch\.Generator\(\)\.manual_seed"):
         fit(module(), data, generator=3)

@@ -14,7 +14,7 @@ from coset.bayes.batches import Data, as_batches, read_inputs
 from coset.bayes.likelihood import Categorical, Likelihood
 from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kind
 from coset.inference import Method
 from coset.inference.laplace import Laplace
 from coset.inference.method import fit_telling, require_method
@@ -90,6 +90,7 @@ class Predictor:
             generator: Where draws come from.  ``None``: a fresh one of seed 0, so that equal calls
                 give equal predictions.
         """
+        require_kind(PredictionRule | None, "MonteCarlo", rule=rule)
         inputs, random = read_inputs(inputs), _seeded(generator)
         with _blaming(self.network, inputs):
             return (rule or self.rule)(
@@ -212,8 +213,11 @@ def fit(
     tensor([0, 1])
     """
     _check_asked(module, method)
+    require_kind(Likelihood, "Categorical", likelihood=likelihood)
+    require_kind(GaussianPrior | None, prior=prior)
+    require_kind(Progress | None, progress=progress)
     problem = Problem.of(module, train, likelihood=likelihood, prior=prior)
-    chosen = method or Laplace()
+    chosen = Laplace() if method is None else method
     posterior = fit_telling(
         chosen, problem, start=start, generator=_seeded(generator), progress=progress
     )

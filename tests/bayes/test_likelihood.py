@@ -182,3 +182,8 @@ BAD = [
 def test_targets_that_do_not_belong_are_refused(likelihood, outputs, targets, message):
     with pytest.raises(CosetError, match=message):
         likelihood.check(outputs, targets)
+
+
+def test_noise_that_is_no_number_is_named():
+    with pytest.raises(CosetError, match="got a noise of 'small'; needed a positive standard"):
+        GaussianNoise("small")

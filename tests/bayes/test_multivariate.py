@@ -185,3 +185,8 @@ def test_one_output_is_mackays_update():
     spread = torch.tensor([[0.1, 0.05], [0.05, 0.08]])
     residuals = torch.linalg.cholesky(2 * (COVARIANCE - spread)).mT
     torch.testing.assert_close(still.estimate(residuals, spread).covariance, COVARIANCE)
+
+
+def test_a_covariance_that_is_no_tensor_is_named():
+    with pytest.raises(CosetError, match=r"got covariance=\[\[1\.0\]\]; needed Tensor"):
+        MultivariateNoise([[1.0]])

@@ -61,3 +61,9 @@ def test_a_tensor_without_precision_is_named():
 def test_a_precision_that_does_not_broadcast_is_refused():
     with pytest.raises(CosetError, match=r"shape \(3,\) for 'conv'"):
         GaussianPrior({"conv": torch.ones(3), "bias": 1.0}).log_prob(weights())
+
+
+@pytest.mark.parametrize("precision", ["one", None, {"w": "one"}], ids=repr)
+def test_precisions_that_are_no_numbers_are_named(precision):
+    with pytest.raises(CosetError, match="needed finite numbers, zero or larger"):
+        GaussianPrior(precision)

@@ -160,8 +160,10 @@ class GaussianNoise:
     std: float | Tensor | None = None
 
     def __post_init__(self) -> None:
-        if self.std is not None and not bool((torch.as_tensor(self.std) > 0).all()):
-            raise CosetError(f"got a noise of {self.std}", "needed a positive standard deviation")
+        if self.std is not None and not _are_positive(self.std):
+            raise CosetError(
+                f"got a noise of {self.std!r:.80}", "needed a positive standard deviation"
+            )
 
     def known_std(self, outputs: Tensor) -> Tensor:
         """The standard deviation, one an output, ready to broadcast over ``(n, c, *pixels)``."""
@@ -259,6 +261,14 @@ class HeteroscedasticGaussian:
 
 def _sum_pixels(losses: Tensor) -> Float[Tensor, " n"]:
     return losses.flatten(1).sum(1) if losses.dim() > 1 else losses
+
+
+def _are_positive(values: float | Tensor) -> bool:
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):  # no numbers
+        return False
+    return bool((tensor > 0).all())
 
 
 def _classes_last(outputs: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from coset.bayes.batches import Batches
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kind
 from coset.vocabulary import Batch, Inputs, Weights
 from coset.weights.inputs import shape_rows
 
@@ -37,6 +37,7 @@ class MultivariateNoise:
         if self.covariance is None:
             return
         matrix = self.covariance
+        require_kind(Tensor, covariance=matrix)
         square = matrix.dim() == 2 and matrix.shape[0] == matrix.shape[1]
         if not square or not bool(torch.allclose(matrix, matrix.mT, rtol=1e-4)):
             raise CosetError(

@@ -34,10 +34,10 @@ class GaussianPrior:
         given = self.precision
         values = given.values() if isinstance(given, Mapping) else [given]
         for value in values:
-            tensor = torch.as_tensor(value)
-            if not bool((tensor >= 0).all()) or not bool(tensor.isfinite().all()):
+            if not _are_precisions(value):
                 raise CosetError(
-                    f"got a prior precision of {value}", "needed finite numbers, zero or larger"
+                    f"got a prior precision of {value!r:.80}",
+                    "needed finite numbers, zero or larger",
                 )
 
     def of(self, name: str, tensor: Tensor) -> Tensor:
@@ -87,3 +87,11 @@ class GaussianPrior:
             ]
         )
         return constants.sum() / 2 - self.penalty(weights)
+
+
+def _are_precisions(value: Precision) -> bool:
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):  # no numbers
+        return False
+    return bool((tensor >= 0).all()) and bool(tensor.isfinite().all())

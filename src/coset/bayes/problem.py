@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from coset.bayes.batches import Batches, Data, as_batches
 from coset.bayes.likelihood import Categorical, Likelihood
 from coset.bayes.prior import GaussianPrior
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kinds
 from coset.vocabulary import Batch, Inputs, Weights
 from coset.weights.inputs import check_finite_inputs, count_rows, parts_of, shapes_of, take_rows
 from coset.weights.network import REFUSALS, Network, functionalise
@@ -21,6 +21,9 @@ class Problem:
     likelihood: Likelihood
     prior: GaussianPrior
     train: Batches
+
+    def __post_init__(self) -> None:
+        require_kinds(self)
 
     @classmethod
     def of(
@@ -45,7 +48,8 @@ class Problem:
         (5, 9)
         """
         batches = as_batches(train)
-        problem = cls(functionalise(module), likelihood, prior or GaussianPrior(), batches)
+        prior = GaussianPrior() if prior is None else prior
+        problem = cls(functionalise(module), likelihood, prior, batches)
         problem.check()
         return problem
 

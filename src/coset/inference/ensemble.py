@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 
 from coset.bayes.problem import Problem
-from coset.errors import require_counts
+from coset.errors import require_counts, require_kinds
 from coset.inference.checkpoint import Checkpoint
 from coset.inference.map_estimate import MaximumAPosteriori, require_training
 from coset.inference.training.loop import check_data
@@ -40,6 +40,7 @@ class DeepEnsemble:
     def __post_init__(self) -> None:
         require_counts(members=self.members, memory=self.memory)
         require_training(self.base, "DeepEnsemble")
+        require_kinds(self)
         refuse_two_checkpoints("DeepEnsemble", self.base)
 
     def fit(

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.problem import Problem
-from coset.errors import CosetError, require_counts
+from coset.errors import CosetError, require_counts, require_kinds
 from coset.inference.checkpoint import Checkpoint
 from coset.inference.sampling.full_batch import begin_step, check_settings, end_step, sample
 from coset.inference.sampling.hamiltonian import (
@@ -59,6 +59,7 @@ class HMC:
     checkpoint: Checkpoint | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        require_kinds(self)
         require_counts(max_steps=self.max_steps)
         if not 0 < self.trajectory < math.inf:
             raise CosetError(f"got a trajectory of {self.trajectory}", "needed a positive length")

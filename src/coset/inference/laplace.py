@@ -16,7 +16,7 @@ from coset.curvature.measure import Curvature, Measured
 from coset.curvature.sampled import plain, uncorrected
 from coset.curvature.structures import Full
 from coset.curvature.tangent import Tangent, tangent_of
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kinds
 from coset.inference.checkpoint import Checkpoint
 from coset.inference.doubts import examine
 from coset.inference.matrix_free.fit import fit_matrix_free
@@ -67,6 +67,7 @@ class Laplace:
     checkpoint: Checkpoint | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        require_kinds(self)
         if self.checkpoint is not None and not isinstance(self.curvature, MatrixFree):
             raise CosetError(
                 f"got a checkpoint with {type(self.curvature).__name__}()",

@@ -6,7 +6,7 @@ import torch
 
 from coset.bayes.batches import Data
 from coset.bayes.problem import Problem
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kinds
 from coset.inference.checkpoint import Checkpoint
 from coset.inference.precisions.learnt import Learner, Learnt, teller
 from coset.inference.training.loop import train_stack
@@ -51,6 +51,7 @@ class MaximumAPosteriori:
     precision: Learnt | None = None
 
     def __post_init__(self) -> None:
+        require_kinds(self)
         self._settings()  # refuses what cannot be trained with
         if self.precision is not None and self.checkpoint is not None:
             raise CosetError(

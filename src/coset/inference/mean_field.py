@@ -3,12 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import get_args
 
 import torch
 
 from coset.bayes.problem import Problem
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kinds
 from coset.inference.checkpoint import Checkpoint
 from coset.inference.facts import described
 from coset.inference.map_estimate import MaximumAPosteriori, require_training
@@ -63,13 +62,9 @@ class MeanField:
     checkpoint: Checkpoint | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.estimator not in get_args(Estimator):
-            raise CosetError(
-                f"got estimator={self.estimator!r}",
-                f"needed one of {', '.join(get_args(Estimator))}",
-            )
         if self.base is not None:
             require_training(self.base, "MeanField")
+        require_kinds(self)
         refuse_two_checkpoints("MeanField", self.base)
         if not 0 <= self.temperature < math.inf or not 0 < self.initial_std < math.inf:
             raise CosetError(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 
 from coset.bayes.problem import Problem
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kinds
 from coset.inference.checkpoint import Checkpoint
 from coset.inference.map_estimate import MaximumAPosteriori, require_training
 from coset.inference.training.loop import train_stack
@@ -36,6 +36,7 @@ class MCDropout:
 
     def __post_init__(self) -> None:
         require_training(self.base, "MCDropout")
+        require_kinds(self)
         refuse_two_checkpoints("MCDropout", self.base)
 
     def fit(

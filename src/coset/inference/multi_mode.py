@@ -7,7 +7,7 @@ import torch
 
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
-from coset.errors import CosetError, require_counts
+from coset.errors import CosetError, require_counts, require_kinds
 from coset.inference.checkpoint import Checkpoint
 from coset.inference.ensemble import DeepEnsemble
 from coset.inference.hmc import HMC
@@ -76,6 +76,7 @@ class MultiMode:
     def __post_init__(self) -> None:
         require_method(self.inner, "inner")
         require_training(self.base, "MultiMode")
+        require_kinds(self)
         require_counts(modes=self.modes)
         fixed = isinstance(self.inner, MaximumAPosteriori) and self.inner.precision is None
         if self.by_evidence and (fixed or isinstance(self.inner, _WITHOUT_EVIDENCE)):

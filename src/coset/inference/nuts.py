@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.problem import Problem
-from coset.errors import require_counts
+from coset.errors import require_counts, require_kinds
 from coset.inference.checkpoint import Checkpoint
 from coset.inference.sampling.full_batch import begin_step, check_settings, end_step, sample
 from coset.inference.sampling.hamiltonian import Energy, HamiltonianState
@@ -48,6 +48,7 @@ class NUTS:
     checkpoint: Checkpoint | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        require_kinds(self)
         require_counts(max_depth=self.max_depth)
         check_settings(self)
 

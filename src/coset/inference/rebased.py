@@ -16,7 +16,7 @@ from coset.alignment.by_covariance import ByCovariance
 from coset.alignment.by_weights import ByWeights
 from coset.alignment.match import By
 from coset.bayes.problem import Problem
-from coset.errors import CosetError, require_counts
+from coset.errors import CosetError, require_counts, require_kinds
 from coset.inference.batch_norm import refresh_statistics
 from coset.inference.compacting import (
     Places,
@@ -90,13 +90,10 @@ class RebasedGaussian:
 
     def __post_init__(self) -> None:
         require_method(self.inner, "inner")
+        require_kinds(self)
         require_counts(0, rank=self.rank)
         require_counts(rounds=self.rounds, members=self.members)
         require_counts(2, samples=self.samples)
-        if self.reference not in ("mean", "first", "gaussian"):
-            raise CosetError(
-                f"got reference={self.reference!r}", 'needed "mean", "first" or "gaussian"'
-            )
         if self.by_outputs and self.align != ByWeights():
             raise CosetError(
                 f"got by_outputs=True and align={self.align!r:.60}", "needed one of the two"

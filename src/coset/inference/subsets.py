@@ -13,7 +13,7 @@ from coset.curvature.jacobian import Jacobian
 from coset.curvature.measure import UNCUT, Cuts, Measured, gradient_rows
 from coset.curvature.structures import DiagonalOnly, Full
 from coset.curvature.tangent import Tangent
-from coset.errors import CosetError, require_counts
+from coset.errors import CosetError, require_counts, require_kinds
 from coset.inference.precisions.grouping import Groups
 from coset.vocabulary import Weights
 from coset.weights.inputs import split_rows, take_rows
@@ -67,9 +67,8 @@ class Subnetwork:
     prior_precision: float = 1.0
 
     def __post_init__(self) -> None:
+        require_kinds(self)
         require_counts(size=self.size)
-        if self.score not in ("wasserstein", "random"):
-            raise CosetError(f"got the score {self.score!r}", "needed 'wasserstein' or 'random'")
 
     def select(
         self, problem: Problem, weights: Weights, layout: Layout, *, generator: torch.Generator

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from coset.bayes.problem import Problem
-from coset.errors import CosetError, require_counts
+from coset.errors import CosetError, require_counts, require_kinds
 from coset.inference.batch_norm import refresh_statistics
 from coset.inference.checkpoint import Checkpoint
 from coset.inference.map_estimate import MaximumAPosteriori, require_training
@@ -66,6 +66,8 @@ class SWAG:
     checkpoint: Checkpoint | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        require_training(self.base, "SWAG")
+        require_kinds(self)
         require_counts(0, rank=self.rank)
         require_counts(members=self.members)
         if self.epochs is not None:
@@ -79,7 +81,6 @@ class SWAG:
                 "collect longer, or lower the rank",
             )
         _ = SGD(1.0 if self.learning_rate is None else self.learning_rate, self.momentum)
-        require_training(self.base, "SWAG")
         refuse_two_checkpoints("SWAG", self.base)
 
     @property

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coset.bayes.likelihood import GaussianNoise, HeteroscedasticGaussian, Likelihood
 from coset.bayes.multivariate import MultivariateNoise
-from coset.errors import CosetError, require_counts
+from coset.errors import CosetError, require_counts, require_kinds
 from coset.posterior.families import Mixture, Posterior
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.joint import JointPredictions, joint_moments
@@ -47,6 +47,7 @@ class Linearised:
     samples: int | None = None
 
     def __post_init__(self) -> None:
+        require_kinds(self)
         if self.samples is not None:
             require_counts(samples=self.samples)
 

@@ -6,7 +6,7 @@ from typing import Literal
 from coset.bayes.batches import Data
 from coset.bayes.likelihood import GaussianNoise, HeteroscedasticGaussian, Likelihood
 from coset.curvature.tangent import Mean
-from coset.errors import CosetError, require_counts
+from coset.errors import require_counts, require_kinds
 from coset.inference.precisions.grouping import Grouping
 
 
@@ -45,17 +45,7 @@ class ByEvidence:
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        choices = {
-            "mean": ("tangent", "network", "newton"),
-            "form": ("auto", "full", "simple"),
-            "hessian": ("auto", "tangent", "network"),
-            "groups": ("single", "layer", "normalised"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise CosetError(
-                    f"got {name}={getattr(self, name)!r}", f"needed one of {', '.join(allowed)}"
-                )
+        require_kinds(self)
         if self.steps is not None:
             require_counts(0, steps=self.steps)
 

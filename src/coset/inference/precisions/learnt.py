@@ -16,7 +16,7 @@ from coset.bayes.problem import Problem
 from coset.curvature.kfac import KFAC
 from coset.curvature.measure import Curvature
 from coset.curvature.sampled import plain
-from coset.errors import require_counts
+from coset.errors import require_counts, require_kinds
 from coset.inference.precisions.grouping import Grouping, Groups, cuts_of, group_weights, prior_of
 from coset.inference.training.optimisers import Optimiser
 from coset.inference.training.state import Trained, TrainingState
@@ -51,6 +51,7 @@ class Learnt:
     curvature: Curvature = field(default_factory=lambda: KFAC(corrected=False))
 
     def __post_init__(self) -> None:
+        require_kinds(self)
         require_counts(every=self.every, after=self.after)
 
 

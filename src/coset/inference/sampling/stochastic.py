@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.problem import Problem
-from coset.errors import CosetError, require_counts
+from coset.errors import CosetError, require_counts, require_kinds
 from coset.inference.diagnostics import collect
 from coset.inference.sampling.chains import Begun, Keeping, Length, Sampler, run
 from coset.inference.sampling.step_sizes import largest_curvature
@@ -42,6 +42,7 @@ class Cyclical:
     draws: int = 10
 
     def __post_init__(self) -> None:
+        require_kinds(self)
         require_counts(cycles=self.cycles, length=self.length, draws=self.draws)
         if not 0 <= self.exploration < 1:
             raise CosetError(f"got exploration={self.exploration}", "needed 0 ≤ value < 1")
@@ -243,6 +244,7 @@ def length_of(sampler: StochasticSampler) -> Length:
 
 def check_settings(sampler: StochasticSampler) -> None:
     """Refuses settings that cannot be run."""
+    require_kinds(sampler)
     require_counts(0, burn_in=sampler.burn_in)  # by the name that it has here
     _ = length_of(sampler)
     size = sampler.step_size

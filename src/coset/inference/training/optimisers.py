@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kinds
 
 Groups = Sequence[dict[str, Any]]
 
@@ -54,6 +54,7 @@ class SGD:
     nesterov: bool = False
 
     def __post_init__(self) -> None:
+        require_kinds(self)
         _require_rate(self.learning_rate)
         if not 0 <= self.momentum < 1 or (self.nesterov and self.momentum == 0):
             raise CosetError(
@@ -102,6 +103,7 @@ class Adam:
     epsilon: float = 1e-8
 
     def __post_init__(self) -> None:
+        require_kinds(self)
         _require_rate(self.learning_rate)
         if not all(0 <= beta < 1 for beta in self.betas) or not self.epsilon > 0:
             raise CosetError(

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kinds
 
 
 class Schedule(Protocol):
@@ -44,6 +44,7 @@ class Cosine:
     final: float = 0.0
 
     def __post_init__(self) -> None:
+        require_kinds(self)
         _require_fractions(warmup=self.warmup, final=self.final)
 
     def factor(self, done: float) -> float:
@@ -70,6 +71,7 @@ class Steps:
     drop: float = 0.1
 
     def __post_init__(self) -> None:
+        require_kinds(self)
         _require_fractions(drop=self.drop, **{f"at[{i}]": at for i, at in enumerate(self.at)})
 
     def factor(self, done: float) -> float:
@@ -95,6 +97,7 @@ class OneCycle:
     final: float = 4e-6
 
     def __post_init__(self) -> None:
+        require_kinds(self)
         _require_fractions(peak=self.peak, initial=self.initial, final=self.final)
 
     def factor(self, done: float) -> float:
