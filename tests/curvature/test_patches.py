@@ -1,32 +1,10 @@
-"""Patches, and their second moment without them."""
+"""What convolutions read."""
 
 import pytest
 import torch
 from torch.nn import functional
 
-from coset.curvature.patches import channels_last, patches, second_moment
-
-GEOMETRIES = [
-    ((7, 6), (3, 3), {"padding": 1}),
-    ((7, 6), (3, 2), {"padding": (2, 0), "stride": (1, 2)}),
-    ((9, 8), (2, 3), {"padding": 1, "dilation": (2, 1)}),
-    ((3, 5), (3, 3), {}),
-    ((4, 4), (1, 1), {}),
-    ((6, 5), (4, 3), {"padding": "same"}),
-    ((8,), (3,), {"padding": 1}),
-    ((5, 4, 3), (3, 2, 2), {"padding": 1}),
-]
-
-
-@pytest.mark.parametrize(("sizes", "kernel", "geometry"), GEOMETRIES)
-@pytest.mark.parametrize("ones", [False, True])
-def test_second_moment_is_that_of_the_patches(sizes, kernel, geometry, ones):
-    inputs = torch.randn(3, 2, *sizes, dtype=torch.float64)
-    rows = patches(inputs, kernel, 1, **geometry).flatten(0, 2)
-    if ones:
-        rows = torch.cat([rows, torch.ones(len(rows), 1, dtype=torch.float64)], 1)
-    found = second_moment(inputs, kernel, ones=ones, **geometry)
-    torch.testing.assert_close(found[0], rows.mT @ rows)
+from coset.curvature.patches import channels_last, patches
 
 
 def test_patches_are_what_unfold_reads():

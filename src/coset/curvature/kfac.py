@@ -28,6 +28,7 @@ from coset.curvature.measure import (
     order_of,
     recordings,
 )
+from coset.curvature.moments import add_moment, symmetric
 from coset.curvature.output_hessian import summed
 from coset.errors import CosetError
 from coset.linalg import BlockDiagonal, Kronecker
@@ -180,7 +181,7 @@ class _Moments:
             left, right = pair_of(uses, gradients)
         self.examples += len(left)
         self.positions = left.shape[2]
-        _add_moment(self._recent[0], left.sum(2, keepdim=True) if self._reduce else left)
+        add_moment(self._recent[0], left.sum(2, keepdim=True) if self._reduce else left)
         if self._right is not right:
             self._flush_right()
             self._right = right
@@ -203,7 +204,7 @@ class _Moments:
         """Adds the right side that is waiting, as often as it came."""
         if isinstance(self._right, Tensor):
             side = self._right.sum(2, keepdim=True) if self._reduce else self._right
-            _add_moment(self._recent[1], side, self._repeats)
+            add_moment(self._recent[1], side, self._repeats)
         elif self._right is not None:
             self._recent[1].add_(self._right(), alpha=self._repeats)
         self._right, self._repeats = None, 0
@@ -216,33 +217,17 @@ class _Moments:
     def kronecker(self, *, scaled: bool) -> Kronecker:
         """The product of the moments, in its eigenbasis; ``scaled``: that of rows of one size."""
         self._settle()
+        first, second = symmetric(self.left), symmetric(self.right)
         repeats = self.positions**2 if self._reduce else self.positions
-        right, cols = _eigen(self.right / (self.examples * repeats))
+        right, cols = _eigen(second / (self.examples * repeats))
         if not scaled:
-            left, rows = _eigen(self.left)
+            left, rows = _eigen(first)
             return Kronecker(left, right, rows.unsqueeze(-1) * cols.unsqueeze(-2))
-        sizes = self.left.diagonal(dim1=1, dim2=2).sqrt()
+        sizes = first.diagonal(dim1=1, dim2=2).sqrt()
         sizes = torch.where(sizes > 0, sizes, 1.0).unsqueeze(-1)
-        left, rows = _eigen(self.left / sizes / sizes.mT)
+        left, rows = _eigen(first / sizes / sizes.mT)
         table = rows.unsqueeze(-1) * cols.unsqueeze(-2)
         return Kronecker(sizes * left, right, table, orthogonal=False)
-
-
-def _add_moment(
-    total: Float[Tensor, "b k k"], side: Float[Tensor, "n b r k"], times: int = 1
-) -> None:
-    """Adds ``Σ s sᵀ`` over examples and positions to the total, in place, without a copy of s."""
-    blocks, positions, size = side.shape[1:]
-    rows = side[:, 0]
-    if size == 1:  # channels of a norm: many blocks of one number
-        total.add_(side.square().sum((0, 2)).unsqueeze(-1), alpha=times)
-    elif blocks > 1:
-        total.add_(torch.einsum("nbri,nbrj->bij", side, side), alpha=times)
-    elif rows.is_contiguous() or positions < size:
-        flat = rows.flatten(0, 1)
-        total[0].addmm_(flat.mT, flat, alpha=times)
-    else:
-        total.add_(torch.bmm(rows.mT, rows).sum(0), alpha=times)
 
 
 def _eigen(matrix: Float[Tensor, "b k k"]) -> tuple[Tensor, Float[Tensor, "b k"]]:

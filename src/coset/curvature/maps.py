@@ -17,7 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from coset.curvature.patches import patches, per_axis, second_moment, with_ones
+from coset.curvature.moments import patch_moment
+from coset.curvature.patches import patches, per_axis, with_ones
 
 Pair = tuple[Float[Tensor, "n b r o"], Float[Tensor, "n b r i"]]
 
@@ -83,7 +84,7 @@ def convolution(
 
     def moment() -> Tensor:
         both = joint and None not in names
-        return second_moment(inputs, kernel, ones=both, **geometry)
+        return patch_moment(inputs, kernel, ones=both, **geometry)
 
     return _affine(
         names,

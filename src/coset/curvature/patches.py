@@ -78,7 +78,7 @@ def patches(
     """
     axes = len(kernel)
     strides, dilations = per_axis(stride, axes), per_axis(dilation, axes)
-    padded = _padded(inputs, kernel, padding, dilations)
+    padded = padded_images(inputs, kernel, padding, dilations)
     outer = [
         (size - d * (k - 1) - 1) // s + 1
         for size, k, s, d in zip(padded.shape[2:], kernel, strides, dilations, strict=True)
@@ -97,91 +97,12 @@ def patches(
     return view.reshape(len(padded), groups, prod(outer), -1)
 
 
-def _padded(
+def padded_images(
     inputs: Tensor, kernel: Sequence[int], padding: Sizes | str, dilations: Sequence[int]
 ) -> Tensor:
+    """With the zeros around them that a convolution adds."""
     zeros = margins(padding, kernel, dilations)
     return functional.pad(inputs, [size for pair in reversed(zeros) for size in pair])
-
-
-def second_moment(
-    inputs: Float[Tensor, "n c ..."],
-    kernel: Sequence[int],
-    *,
-    stride: Sizes = 1,
-    padding: Sizes | str = 0,
-    dilation: Sizes = 1,
-    ones: bool = False,
-) -> Float[Tensor, "1 i i"]:
-    """``Σ v vᵀ`` over all patches ``v`` of a convolution with stride one along its first axis.
-
-    Patches are formed along the other axes only.  Entries at the rows ``a`` and ``b`` of the kernel
-    give ``S_ab = Σ_y P_{y+a} P_{y+b}ᵀ``, and ``S_{a+1,b+1}`` differs from ``S_ab`` by one row that
-    comes in and one that falls out: with ``k`` rows, ``k`` products in place of ``k²``.
-
-    Args:
-        inputs: Images.
-        kernel: Its sizes.
-        stride: One along the first axis.
-        padding: As convolutions take it.
-        dilation: As convolutions take it.
-        ones: Whether patches end in a one, for a bias.
-
-    >>> second_moment(torch.tensor([[[1.0, 2.0, 3.0]]]), (2,))[0]  # 1+4, 2+6, 4+9
-    tensor([[ 5.,  8.],
-            [ 8., 13.]])
-    """
-    axes, height = len(kernel), kernel[0]
-    strides, dilations = per_axis(stride, axes), per_axis(dilation, axes)
-    rows = _rows(_padded(inputs, kernel, padding, dilations), kernel, strides, dilations)
-    step = dilations[0]
-    count = len(rows) - step * (height - 1)
-
-    def product(first: int, second: int, begin: int, end: int) -> Tensor:
-        left = rows[first * step + begin : first * step + end].flatten(0, 1)
-        return left.mT @ rows[second * step + begin : second * step + end].flatten(0, 1)
-
-    size = rows.shape[-1]
-    table = rows.new_empty(height, size, height, size)
-    for b in range(height):
-        for a in range(b + 1):
-            if a == 0 or count <= 2 * step:
-                entry = product(a, b, 0, count)
-            else:
-                entry = table[a - 1, :, b - 1] - product(a - 1, b - 1, 0, step)
-                entry += product(a - 1, b - 1, count, count + step)
-            table[a, :, b], table[b, :, a] = entry, entry.mT
-    found = table.reshape(height * size, -1)
-    if ones:
-        means = torch.stack([rows[a * step : a * step + count].sum((0, 1)) for a in range(height)])
-        column = means.reshape(-1, 1)
-        total = found.new_full((1, 1), count * rows.shape[1])
-        found = torch.cat([torch.cat([found, column], 1), torch.cat([column.mT, total], 1)])
-    return found.unsqueeze(0)
-
-
-def _rows(
-    padded: Tensor, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-) -> Float[Tensor, "rows positions k"]:
-    """Row by row of the images, the patches along the other axes, channels last."""
-    moved = padded.movedim((2, 0), (0, 1)).movedim(2, -1).contiguous()  # y n x… c
-    outer = [
-        (size - d * (k - 1) - 1) // s + 1
-        for size, k, s, d in zip(
-            moved.shape[2:-1], kernel[1:], strides[1:], dilations[1:], strict=True
-        )
-    ]
-    steps, channels = moved.stride(), moved.shape[-1]
-    view = moved.as_strided(
-        (*moved.shape[:2], *outer, *kernel[1:], channels),
-        (
-            *steps[:2],
-            *(step * s for step, s in zip(steps[2:-1], strides[1:], strict=True)),
-            *(step * d for step, d in zip(steps[2:-1], dilations[1:], strict=True)),
-            1,
-        ),
-    )
-    return view.reshape(len(moved), -1, prod(kernel[1:]) * channels)
 
 
 def with_ones(columns: Float[Tensor, "*lead i"]) -> Float[Tensor, "*lead i"]:
