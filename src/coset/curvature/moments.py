@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
-from coset.curvature.patches import Sizes, padded_images, patches, per_axis
+from coset.curvature.patches import Sizes, padded_images, patches, per_axis, positions_of
 
 _STRIPES = 4
 """Parts in which the columns of a moment are taken: ten of sixteen blocks are on or above the
@@ -62,7 +62,8 @@ def _of_positions(rows: Float[Tensor, "n r k"]) -> Float[Tensor, "k k"]:
     pixels = rows.as_strided(
         (examples, size, positions, 1), (positions * size, 1, size, size), rows.storage_offset()
     )
-    return conv2d_weight(pixels, (size, size, 1, 1), pixels)[:, :, 0, 0]
+    found: Tensor = conv2d_weight(pixels, (size, size, 1, 1), pixels)
+    return found[:, :, 0, 0]
 
 
 def _add_upper(total: Float[Tensor, "k k"], rows: Float[Tensor, "n k"], times: int) -> None:
@@ -98,10 +99,7 @@ def patch_moment(
     axes = len(kernel)
     strides, steps = per_axis(stride, axes), per_axis(dilation, axes)
     padded = padded_images(images, kernel, padding, steps)
-    sizes = [
-        (size - d * (k - 1) - 1) // s + 1
-        for size, k, s, d in zip(padded.shape[2:], kernel, strides, steps, strict=True)
-    ]
+    sizes = positions_of(padded, kernel, strides, steps)
     found = (
         _in_plane(padded, kernel, steps, sizes)
         if strides == (1, 1)
@@ -136,7 +134,7 @@ def _in_plane(
         start = padded[:, :, :rows, begin : begin + columns]
         bottom, end = below + rows + down * (shape[0] - 1), columns + right * (shape[1] - 1)
         reached, size = padded[:, :, below:bottom, :end], (channels, channels, *shape)
-        found = conv2d_weight(reached, size, start, dilation=(down, right))
+        found: Tensor = conv2d_weight(reached, size, start, dilation=(down, right))
         return found.permute(0, 2, 3, 1)
 
     row = table[0]

@@ -79,10 +79,7 @@ def patches(
     axes = len(kernel)
     strides, dilations = per_axis(stride, axes), per_axis(dilation, axes)
     padded = padded_images(inputs, kernel, padding, dilations)
-    outer = [
-        (size - d * (k - 1) - 1) // s + 1
-        for size, k, s, d in zip(padded.shape[2:], kernel, strides, dilations, strict=True)
-    ]
+    outer = positions_of(padded, kernel, strides, dilations)
     steps, width = padded.stride(), inputs.shape[1] // groups
     view = padded.as_strided(
         (len(padded), groups, *outer, *kernel, width),
@@ -103,6 +100,20 @@ def padded_images(
     """With the zeros around them that a convolution adds."""
     zeros = margins(padding, kernel, dilations)
     return functional.pad(inputs, [size for pair in reversed(zeros) for size in pair])
+
+
+def positions_of(
+    padded: Tensor, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> list[int]:
+    """How many outputs a convolution has along each spatial axis.
+
+    >>> positions_of(torch.zeros(1, 1, 7), (3,), (2,), (1,))
+    [3]
+    """
+    return [
+        (size - d * (k - 1) - 1) // s + 1
+        for size, k, s, d in zip(padded.shape[2:], kernel, strides, dilations, strict=True)
+    ]
 
 
 def with_ones(columns: Float[Tensor, "*lead i"]) -> Float[Tensor, "*lead i"]:
