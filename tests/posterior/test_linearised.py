@@ -236,6 +236,43 @@ def test_a_mixture_of_regressions_is_as_wide_as_its_modes_lie_apart(generator):
     torch.testing.assert_close(found.variance, squares - found.mean**2)
 
 
+@pytest.mark.parametrize("likelihood", [Categorical(), GaussianNoise(0.5)], ids=repr)
+def test_the_covariance_of_a_mixture_counts_how_far_its_modes_lie_apart(generator, likelihood):
+    module, inputs = build("mlp", 5)
+    problem = problem_of(module, inputs)
+    one = posterior_of(problem, KFAC())
+    two = replace(one, mean={name: 1.5 * tensor for name, tensor in one.mean.items()})
+    arguments = (problem.network, likelihood, inputs)
+    inner = Mixture((one, two))  # of equal weights; the outer one has another of the second
+    mixture = Mixture((inner, two), torch.tensor([0.5, 0.5]).log())
+    found = RULE(mixture, *arguments, generator=generator)
+    outputs = [problem.network.apply(part.mean, inputs) for part in (one, two)]
+    own = [RULE(part, *arguments, generator=generator).covariance for part in (one, two)]
+    second = sum(
+        weight * (covariance + torch.einsum("nc,nd->ncd", mean, mean))
+        for weight, covariance, mean in zip((0.25, 0.75), own, outputs, strict=True)
+    )
+    mean = 0.25 * outputs[0] + 0.75 * outputs[1]
+    expected = second - torch.einsum("nc,nd->ncd", mean, mean)
+    torch.testing.assert_close(found.covariance, expected)
+    noise = 0.25 if isinstance(likelihood, GaussianNoise) else 0.0
+    torch.testing.assert_close(found.variance, expected.diagonal(dim1=1, dim2=2) + noise)
+
+
+def test_a_mixture_of_pictures_has_one_covariance_a_pixel(generator):
+    module, inputs = pictures(3)
+    problem = problem_of(module, inputs)
+    one = posterior_of(problem, DiagonalOnly())
+    two = replace(one, mean={name: 1.5 * tensor for name, tensor in one.mean.items()})
+    arguments = (problem.network, Categorical(), inputs)
+    found = RULE(Mixture((one, two)), *arguments, generator=generator)
+    assert found.variance.shape == found.mean.shape
+    outputs = torch.stack([problem.network.apply(part.mean, inputs) for part in (one, two)])
+    own = [RULE(part, *arguments, generator=generator).variance for part in (one, two)]
+    expected = (own[0] + own[1]) / 2 + outputs.var(0, correction=0)
+    torch.testing.assert_close(found.variance, expected)
+
+
 def test_refusals(generator):
     module, inputs = build("mlp", 5)
     problem = problem_of(module, inputs)

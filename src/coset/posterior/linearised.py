@@ -4,6 +4,8 @@
 ``S(x) = J(x) Σ J(x)ᵀ`` (:mod:`coset.posterior.output_moments`).
 """
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -63,6 +65,16 @@ class Linearised:
         """Predictions for the inputs."""
         if isinstance(posterior, Mixture):
             return self._mixture(posterior, network, likelihood, inputs, generator)
+        return self._mode(posterior, network, likelihood, inputs, generator).predictions
+
+    def _mode(
+        self,
+        posterior: Posterior,
+        network: Network,
+        likelihood: Likelihood,
+        inputs: Inputs,
+        generator: torch.Generator,
+    ) -> "_Mode":
         gaussian = _gaussian(posterior)
         if self.samples is not None and isinstance(gaussian, Gaussian):
             if needs_graph(inputs):
@@ -73,7 +85,8 @@ class Linearised:
                 )
             gaussian = sampled_around(gaussian, self.samples, generator=generator)
         mean, covariance = output_moments(gaussian, network, inputs)
-        return predict_from_moments(mean, covariance, likelihood, self.link, generator)
+        found = predict_from_moments(mean, covariance, likelihood, self.link, generator)
+        return _Mode(mean, found)
 
     def joint(
         self, posterior: Posterior, network: Network, likelihood: Likelihood, inputs: Inputs
@@ -91,31 +104,66 @@ class Linearised:
         generator: torch.Generator,
     ) -> Predictions:
         """Each mode by itself: a mixture of their predictive distributions."""
-        found = [
-            self(part, network, likelihood, inputs, generator=generator)
-            for part in mixture.components
+        modes = [
+            (share, self._mode(part, network, likelihood, inputs, generator))
+            for share, part in _flat(mixture)
         ]
-        shares = mixture.log_weights
-        each = [len(part.members) for part in found]
+        found = [mode.predictions for _, mode in modes]
+        shares = torch.stack([share for share, _ in modes])
         log_weights = torch.cat(
             [
-                share - torch.tensor(float(count)).log().expand(count)
-                for share, count in zip(shares, each, strict=True)
+                (share - math.log(len(part.members))).expand(len(part.members))
+                for share, part in zip(shares, found, strict=True)
             ]
         )
         members = torch.cat([part.members for part in found])
-        whole = Predictions(members, log_weights=log_weights)
-        variances = [part.variance for part in found]
-        total = None
-        if all(variance is not None for variance in variances):
-            total = torch.zeros_like(whole.mean if variances[0] is None else variances[0])
-            for share, part in zip(shares.exp(), found, strict=True):
-                assert part.variance is not None
-                total = total + share * part.variance
-            if isinstance(likelihood, _REGRESSIONS):  # a mixture is wider than its parts
-                spread = (members - whole.mean).square()
-                total = total + weighted_mean(spread, log_weights)
-        return Predictions(members, total, log_weights=log_weights)
+        covariance = _spread_of([mode for _, mode in modes], shares)
+        variance: Tensor | None = covariance.diagonal(dim1=1, dim2=2).movedim(-1, 1)
+        if isinstance(likelihood, _REGRESSIONS):
+            variance = _variance_of_targets(found, shares)
+        return Predictions(members, variance, covariance, log_weights)
+
+
+@dataclass(frozen=True)
+class _Mode:
+    """Mean of the outputs of one Gaussian, and the predictions it makes."""
+
+    mean: Float[Tensor, "n c *pixels"]
+    predictions: Predictions
+
+
+def _flat(mixture: Mixture) -> Iterator[tuple[Float[Tensor, ""], Posterior]]:
+    """The components that are no mixtures themselves, with their log-weights."""
+    for share, part in zip(mixture.log_weights, mixture.components, strict=True):
+        if isinstance(part, Mixture):
+            yield from ((share + inner, each) for inner, each in _flat(part))
+        else:
+            yield share, part
+
+
+def _spread_of(
+    modes: Sequence[_Mode], shares: Float[Tensor, " k"]
+) -> Float[Tensor, "n c c *pixels"]:
+    """Covariance of the outputs of a mixture: ``Σ w (S + (f - f̄)(f - f̄)ᵀ)``."""
+    middle = weighted_mean(torch.stack([mode.mean for mode in modes]), shares)
+    total = middle.new_zeros(())
+    for weight, mode in zip(shares.exp(), modes, strict=True):
+        apart, own = mode.mean - middle, mode.predictions.covariance
+        assert own is not None, "every Gaussian has one"
+        total = total + weight * (own + apart.unsqueeze(2) * apart.unsqueeze(1))
+    return total
+
+
+def _variance_of_targets(
+    found: Sequence[Predictions], shares: Float[Tensor, " k"]
+) -> Float[Tensor, "n k *pixels"] | None:
+    """Variance of a mixture of regressions: the mean of the variances, and how far means differ."""
+    variances = [part.variance for part in found if part.variance is not None]
+    if len(variances) < len(found):
+        return None
+    means = torch.stack([part.mean for part in found])
+    spread = (means - weighted_mean(means, shares)).square()
+    return weighted_mean(torch.stack(variances) + spread, shares)
 
 
 def _gaussian(posterior: Posterior) -> Gaussian | OutputDeviations:
