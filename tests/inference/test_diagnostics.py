@@ -2,8 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import norm, rankdata
 
 from coset.inference.diagnostics import effective_sample_size, energy_fraction, r_hat, warnings_of
 
@@ -24,6 +26,38 @@ def test_effective_sample_size_of_autoregressive_chains(correlation, generator):
     wanted = 8000 * (1 - correlation) / (1 + correlation)
     found = float(effective_sample_size(values).mean())
     assert found == pytest.approx(wanted, rel=0.1)
+
+
+def by_the_paper(values):
+    """Bulk effective sample size of one quantity, as Vehtari et al. (2021) write it, by loops."""
+    half = len(values) // 2
+    chains = np.concatenate([values[:half], values[len(values) - half :]], axis=1)
+    ranks = rankdata(chains).reshape(chains.shape)
+    z = norm.ppf((ranks - 3 / 8) / (chains.size + 1 / 4))
+    n, m = z.shape
+    within = z.var(0, ddof=1).mean()
+    pooled = (n - 1) / n * within + z.mean(0).var(ddof=1)
+    away = z - z.mean(0)
+    rho = [1.0]
+    for lag in range(1, n):
+        products = (away[: n - lag] * away[lag:]).sum(0) / n  # the divisor is n at every lag
+        rho.append(1 - (within - products.mean()) / pooled)
+    total, last, lag = 0.0, math.inf, 0
+    most = max((n - 1) // 2 - 1, 1)  # pairs that their program sums at most
+    while lag < 2 * most and rho[lag] + rho[lag + 1] > 0:
+        last = min(last, rho[lag] + rho[lag + 1])
+        total, lag = total + last, lag + 2
+    odd = -1 + 2 * total
+    even = odd + 2 * max(rho[lag], 0) if lag < n else odd
+    return m * n / max((odd + even) / 2, 1 / math.log10(m * n))
+
+
+@pytest.mark.parametrize("draws", [4, 9, 100, 101])
+@pytest.mark.parametrize("correlation", [-0.7, 0.0, 0.5, 0.95])
+def test_effective_sample_size_is_that_of_the_paper(draws, correlation, generator):
+    values = autoregressive(correlation, draws, 3, 20, generator)
+    wanted = [by_the_paper(values[:, :, number].numpy()) for number in range(20)]
+    torch.testing.assert_close(effective_sample_size(values), torch.tensor(wanted).double())
 
 
 def test_alternating_chains_are_worth_more_than_their_length(generator):

@@ -36,8 +36,10 @@ def r_hat(values: Float[Tensor, "d m k"]) -> Float[Tensor, " k"]:
 def effective_sample_size(values: Float[Tensor, "d m k"]) -> Float[Tensor, " k"]:
     """Bulk effective sample size: how many independent draws the chains are worth.
 
-    ``d m / τ`` with ``τ = -1 + 2 Σ P_t``, where ``P_t`` are sums of neighbouring autocorrelations
-    up to the first that is negative, made monotone (Geyer 1992).
+    ``d m / τ`` with ``τ = -1 + 2 Σ P_t + ρ``, where ``P_t`` are sums of neighbouring
+    autocorrelations up to the first that is negative, made monotone (Geyer 1992), and ``ρ`` is the
+    next autocorrelation, if it is positive: the mean of sums that end before and after it (Vehtari
+    et al. 2021, section 3.2, and their program).
     """
     return _plain_effective(_normal_scores(_split(values.double())))
 
@@ -100,12 +102,16 @@ def _plain_effective(values: Float[Tensor, "d m k"]) -> Float[Tensor, " k"]:
     power = spectrum.real.square() + spectrum.imag.square()
     covariance = torch.fft.irfft(power, n=2 * draws, dim=0)[:draws] / draws
     within, pooled = _variances(values)
-    correlation = 1 - (within - covariance.mean(1) * draws / (draws - 1)) / pooled
+    correlation = 1 - (within - covariance.mean(1)) / pooled
     correlation[0] = 1.0
-    pairs = correlation[: draws // 2 * 2].unflatten(0, (-1, 2)).sum(1)
+    count = max((draws - 1) // 2 - 1, 1)  # the last lags, of a product or two, are left out
+    pairs = correlation[: 2 * count].unflatten(0, (-1, 2)).sum(1)
     positive = (pairs > 0).long().cumprod(0)
     monotone = pairs.cummin(0).values * positive
-    time = (-1 + 2 * monotone.sum(0)).clamp_min(1 / torch.tensor(draws * chains).log10())
+    padded = torch.cat([correlation, torch.zeros_like(correlation[:1])])  # two draws have no lag 2
+    following = padded.gather(0, 2 * positive.sum(0, keepdim=True)).squeeze(0).clamp_min(0)
+    time = -1 + 2 * monotone.sum(0) + following
+    time = time.clamp_min(1 / torch.tensor(draws * chains).log10())
     found = draws * chains / time
     return torch.where(pooled > 0, found, float(draws * chains))
 
