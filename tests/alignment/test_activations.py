@@ -23,6 +23,15 @@ PLANTED = [
     "flatten_after_pooling",
     "attention_chunked",
     "family_resnet_batch_relu",
+    # signs that flip some values of a unit and not others, or none, or whole layers
+    "gru",
+    "lstm",
+    "square_mlp",
+    "rms_norm_mlp",
+    "group_norm_convnet",
+    "encoder_norm_first",
+    "family_unet",
+    "attention_with_slopes",  # where no activation shows anything
 ]
 
 
@@ -66,7 +75,20 @@ def test_read_points_of_a_residual_stream():
     points = find_read_points(trace(module, case.example()), group)
     found = {name for point in points for name in point.factors}
     assert found == {factor.name for factor in group.permutations}
-    assert all(point.readers for point in points)
+
+
+def test_signs_of_whole_layers_are_told_by_activations():
+    """Units of heads have signs of their own, which could make up for that of the layer."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 20, dropout=0.0, batch_first=True)
+    module = nn.Sequential(nn.Linear(5, 16), layer, nn.Linear(16, 4)).double().eval()
+    inputs = torch.randn(32, 6, 5, dtype=torch.float64)
+    group = discover(module, inputs[:2])
+    own = weights_of(module)
+    moved = group.act(group.sample(generator=torch.Generator().manual_seed(1)), own)
+    result = match(group, moved, to=own, by=ByActivations(module, inputs))
+    for tensor, wanted in own.items():
+        torch.testing.assert_close(result.weights[tensor], wanted, rtol=1e-6, atol=1e-9)
 
 
 def test_dead_units_do_not_matter(generator):

@@ -22,7 +22,7 @@ from coset.alignment.plans import lone_signs
 from coset.alignment.read_points import ReadPoint, find_read_points
 from coset.errors import CosetError
 from coset.symmetry.action import region
-from coset.symmetry.elements import PermutationFactor, ScalingFactor, Site
+from coset.symmetry.elements import Element, ScalingFactor, Site
 from coset.symmetry.graph import Graph, Ref
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.tracing import trace
@@ -42,7 +42,7 @@ class ByActivations:
     The gain of putting unit ``j`` in place ``i`` is the correlation, covariance or inner product of
     their activations over all inputs (and positions of pictures), summed over all places where the
     units are read: found from the traced graph, so no layer has to be named.  Every factor is then
-    solved once.  Factors that no activation shows are matched by weights.
+    solved once.  Factors and signs that no activation shows are matched by weights.
 
     Attributes:
         module: The network.
@@ -76,12 +76,11 @@ class ByActivations:
             answer(partial(self._network.apply, to), take_rows(self.inputs, slice(2)))
         graph = trace(self.module, take_rows(self.inputs, slice(chunks[0])))
         points = find_read_points(graph, group)
-        grams = gram_matrices(graph, points, to, weights, parts_of(self.inputs), chunks, self.score)
-        seen, outcome = _solve(group, points, grams, generator)
-        outcome = replace(outcome, aligned=None)  # of Gram matrices
-        rest = [name for name in outcome.element.permutations if name not in seen]
-        if rest or lone_signs(group):
-            outcome = _finish(group, outcome, weights, to, rest)
+        inputs = parts_of(self.inputs)
+        grams = gram_matrices(graph, points, to, weights, inputs, chunks, self.score)
+        flips = flipped_points(graph, group, points, to, [x[: chunks[0]] for x in inputs])
+        seen, outcome = _solve(group, points, grams, flips, generator)
+        outcome = _finish(group, outcome, weights, to, seen)
         return rescaled_if_it_helps(group, outcome, weights, to)
 
 
@@ -145,6 +144,63 @@ class _Moments:
         return covariance * scales[0].unsqueeze(1) * scales[1]
 
 
+def flipped_points(
+    graph: Graph,
+    group: SymmetryGroup,
+    points: Sequence[ReadPoint],
+    to: Weights,
+    inputs: Sequence[Tensor],
+) -> dict[str, set[int]]:
+    """For each sign, along a factor or of a whole layer, the read points whose values it flips.
+
+    The network is asked: signs are flipped in its weights, and its values are looked at.  Signs
+    that may meet at a read point are flipped one after the other, all others together.
+    """
+    watched = replace(graph, outputs=tuple(Ref(point.node) for point in points))
+    identity, parts = group.identity(), _never_meeting(group, points)
+    found: dict[str, set[int]] = {}
+    with torch.no_grad():
+        before = watched.run(to, inputs, dtype=None) if parts else ()
+        for together in parts:
+            flipped = {sign.name: -identity.scales[sign.name] for sign in together}
+            element = Element(identity.permutations, {**identity.scales, **flipped})
+            after = watched.run(group.act(element, to), inputs, dtype=None)
+            turned = {
+                k
+                for k, (point, a, b) in enumerate(zip(points, before, after, strict=True))
+                if _opposite(_units(a, point), _units(b, point))
+            }
+            for sign in together:
+                found[sign.name] = {k for k in turned if _may_flip(sign, points[k])}
+    return found
+
+
+def _never_meeting(group: SymmetryGroup, points: Sequence[ReadPoint]) -> list[list[ScalingFactor]]:
+    """The signs in as few parts as come by, of which no two may flip values of one read point."""
+    layers = [
+        [sign] for sign in lone_signs(group) if group.identity().scales[sign.name].numel() == 1
+    ]
+    parts: list[list[ScalingFactor]] = []
+    for sign in (s for s in group.scalings if s.domain != "positive" and s.along is not None):
+        met = {name for point in points if _may_flip(sign, point) for name in point.factors}
+        for part in parts:
+            if not any(other.along in {*met, sign.along} for other in part):
+                part.append(sign)
+                break
+        else:
+            parts.append([sign])
+    return [*parts, *layers]
+
+
+def _may_flip(sign: ScalingFactor, point: ReadPoint) -> bool:
+    return sign.along is None or sign.along in point.factors
+
+
+def _opposite(one: Tensor, other: Tensor) -> bool:
+    """Whether numbers have changed their sign rather than stayed."""
+    return bool((one + other).square().sum() < (one - other).square().sum())
+
+
 def _units(value: Tensor, point: ReadPoint) -> Float[Tensor, "h n"]:
     """A value as (units of all factors, everything else)."""
     site = point.site
@@ -157,6 +213,7 @@ def _solve(
     group: SymmetryGroup,
     points: Sequence[ReadPoint],
     grams: Sequence[Tensor],
+    flips: Mapping[str, set[int]],
     generator: torch.Generator,
 ) -> tuple[set[str], Outcome]:
     """The assignment problems, as the matching of Gram matrices to identity matrices.
@@ -174,43 +231,56 @@ def _solve(
         for depth, factor in enumerate(point.factors):
             site = Site(name, (), view, (depth,), tuple(range(depth)))
             sites[factor].append(site)
-    seen = {name for name, found in sites.items() if found}
-    factors = tuple(replace(f, sites=tuple(sites[f.name])) for f in group.permutations)
-    signs = tuple(_sign_of_values(f, points, sites, group.permutations) for f in group.scalings)
-    shapes = {name: tuple(tensor.shape) for name, tensor in to.items()}
-    small = SymmetryGroup(factors, signs, shapes=shapes)
-    by = ByWeights(scales="keep")
-    _, outcome = ascend(by, small, units, to, generator)
-    return seen, outcome
+    factors = (replace(f, sites=tuple(sites[f.name])) for f in group.permutations)
+    signs = (_sign_of_values(f, to, sites, flips) for f in group.scalings)
+    small = SymmetryGroup(
+        tuple(factor for factor in factors if factor.sites),
+        tuple(sign for sign in signs if sign.sites),
+        shapes={name: tuple(tensor.shape) for name, tensor in to.items()},
+    )
+    _, outcome = ascend(ByWeights(scales="keep"), small, units, to, generator)
+    return {*outcome.element.permutations, *outcome.element.scales}, replace(
+        outcome, element=_filled_up(group, outcome.element), aligned=None
+    )
+
+
+def _filled_up(group: SymmetryGroup, element: Element) -> Element:
+    """The element of a part of the factors as one of all."""
+    identity = group.identity()
+    return Element(
+        {**identity.permutations, **element.permutations}, {**identity.scales, **element.scales}
+    )
 
 
 def _sign_of_values(
     scaling: ScalingFactor,
-    points: Sequence[ReadPoint],
+    values: Weights,
     sites: Mapping[str, Sequence[Site]],
-    permutations: Sequence[PermutationFactor],
+    flips: Mapping[str, set[int]],
 ) -> ScalingFactor:
-    """The scaling as it flips values: those whose readers' weights are flipped back."""
-    flipped = []
-    if scaling.along is not None and scaling.domain != "positive":
-        own = next(factor for factor in permutations if factor.name == scaling.along)
-        odd = {(s.tensor, s.block, s.digits) for s in scaling.sites if s.power % 2}
-        tensors = {s.tensor for s in own.sites if (s.tensor, s.block, s.digits) in odd}
-        for site in sites[scaling.along]:
-            readers = points[int(site.tensor.removeprefix("read"))].readers
-            # queries meet keys, not weights: both are flipped
-            if readers & tensors or not readers:
-                flipped.append(replace(site, power=1))
-    return replace(scaling, sites=tuple(flipped), domain="sign")
+    """The scaling as it flips values."""
+    whole = (Site(name, (), tuple(value.shape), ()) for name, value in values.items())
+    own = whole if scaling.along is None else sites[scaling.along]
+    flipped = {f"read{k}" for k in flips.get(scaling.name, ())}
+    found = tuple(replace(site, power=1) for site in own if site.tensor in flipped)
+    return replace(scaling, sites=found, domain="sign")
 
 
 def _finish(
-    group: SymmetryGroup, outcome: Outcome, weights: Weights, to: Weights, rest: Sequence[str]
+    group: SymmetryGroup, outcome: Outcome, weights: Weights, to: Weights, seen: set[str]
 ) -> Outcome:
-    """Matches by weights what no activation shows."""
-    ascent = begin_at(group, weights, to, outcome.element)
-    ascent.sweep([name for name in ascent.plans if name in set(rest)], most=100)
-    return replace(outcome, element=ascent.element, aligned=None)
+    """Matches by weights what no activation shows: factors, and signs, also of units that are."""
+    rest = [factor.name for factor in group.permutations if factor.name not in seen]
+    signs = [s for s in group.scalings if s.domain != "positive" and s.name not in seen]
+    if not rest and not signs:
+        return outcome
+    # signs along units that stay are as those of whole layers: each for itself
+    left = tuple(replace(s, along=s.along if s.along in rest else None) for s in signs)
+    small = SymmetryGroup(group.permutations, left, shapes=group.shapes)
+    ascent = begin_at(small, group.act(outcome.element, weights), to, small.identity())
+    ascent.sweep(rest, most=100)
+    then = _filled_up(group, ascent.element)
+    return replace(outcome, element=group.compose(outcome.element, then))
 
 
 def _chunks(total: int) -> tuple[int, int]:

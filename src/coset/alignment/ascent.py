@@ -7,7 +7,7 @@ others are solved together with them, and signs are solved along with permutatio
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 import torch
@@ -97,8 +97,9 @@ class Ascent:
             for term in terms[k]:
                 weight.update({sign: term.features for sign in term.whole - decided})
             layers = [sign for sign, _ in weight.most_common(MOST_SIGNS)]
-            self.step(name, anchored, layers)
-            decided.update(layers)
+            moves = self._moves(self.plans[name], anchored, layers)
+            self._take(self.plans[name], moves.values(), anchored)
+            decided.update(sign for sign in layers if _tells(moves, sign))
             solved |= {name, *self.plans[name].children}
 
     def _compared(self, plan: Plan) -> list[Term]:
@@ -122,23 +123,29 @@ class Ascent:
                 return count
         return most
 
-    def step(self, name: str, allowed: Allowed | None = None, layers: Sequence[str] = ()) -> bool:
-        """Moves one factor, with those below it, to its best place; says whether it moved.
+    def step(self, name: str) -> bool:
+        """Moves one factor, with those below it, to its best place; says whether it moved."""
+        return self._take(self.plans[name], self._moves(self.plans[name]).values())
+
+    def _moves(
+        self, plan: Plan, allowed: Allowed | None = None, layers: Sequence[str] = ()
+    ) -> dict[frozenset[str], Move]:
+        """The best places of a factor and those below it, by the layers that are flipped with it.
 
         Args:
-            name: The factor.
+            plan: The factor.
             allowed: Only these terms count.
             layers: Signs of whole layers that may be flipped along with it.
         """
-        plan = self.plans[name]
         self.solves += 1
         find = self.proposer.together if plan.children else self.proposer.alone
-        moves = [
-            find(plan, allowed, frozenset(flipped))
-            for count in range(len(layers) + 1)
-            for flipped in combinations(layers, count)
-        ]
-        move = max((m for m in moves if m is not None), key=lambda m: m.gained, default=None)
+        chosen = [frozenset(c) for n in range(len(layers) + 1) for c in combinations(layers, n)]
+        moves = {flipped: find(plan, allowed, flipped) for flipped in chosen}
+        return {flipped: move for flipped, move in moves.items() if move is not None}
+
+    def _take(self, plan: Plan, moves: Iterable[Move], allowed: Allowed | None = None) -> bool:
+        """Does the best of some moves of a factor, if it is better than to stay."""
+        move = max(moves, key=lambda m: m.gained, default=None)
         if move is None or move.gained <= move.noise:
             return False
         if plan.curved and allowed is None:
@@ -241,6 +248,16 @@ class Ascent:
                 held[own] = _permuted(held[own], [(site, table)])[0]
         for name, flip in move.flips.items():
             self.scales[name] = self.scales[name] * flip
+
+
+def _tells(moves: Mapping[frozenset[str], Move], sign: str) -> bool:
+    """Whether it makes a difference to flip a layer, or signs of units make up for it."""
+    flipped = [move for flips, move in moves.items() if sign in flips]
+    kept = [move for flips, move in moves.items() if sign not in flips]
+    if not flipped or not kept:
+        return False
+    best, other = (max(found, key=lambda m: m.gained) for found in (flipped, kept))
+    return abs(best.gained - other.gained) > max(best.noise, other.noise)
 
 
 def _places(group: SymmetryGroup) -> dict[str, dict[str, list[Site]]]:

@@ -20,14 +20,12 @@ class ReadPoint:
         site: Where the units lie in the value; ``digits`` runs over all factors, outer first.
         factors: The factors, outer ones first, one or several digits each.
         sizes: Their sizes.
-        readers: The parameters of the layers that read it.
     """
 
     node: int
     site: Site
     factors: tuple[str, ...]
     sizes: tuple[int, ...]
-    readers: frozenset[str]
 
 
 def find_read_points(graph: Graph, group: SymmetryGroup) -> list[ReadPoint]:
@@ -47,23 +45,16 @@ def find_read_points(graph: Graph, group: SymmetryGroup) -> list[ReadPoint]:
     for i, value in enumerate(values):
         if value is None or not carried[i] or not alive[i] or graph.nodes[i].op == "input":
             continue
-        readers = [
-            k
+        read = any(
+            Ref(i) in set(refs_in(node.arguments)) and not carried[i] <= carried[k]
             for k, node in enumerate(graph.nodes)
-            if Ref(i) in set(refs_in(node.arguments)) and not carried[i] <= carried[k]
-        ]
-        if not readers:
-            continue
-        parameters = frozenset(
-            graph.nodes[ref.node].name
-            for k in readers
-            for ref in refs_in(graph.nodes[k].arguments)
-            if graph.nodes[ref.node].op == "parameter"
         )
+        if not read:
+            continue
         for block, leaf in Algebra.leaves(value):
             point = _point(i, Site("", block, (), ()), leaf, structure, atoms, within)
             if point is not None:
-                points.append(replace(point, readers=parameters))
+                points.append(point)
     return points
 
 
@@ -116,6 +107,4 @@ def _point(
     places = tuple(digits.index(atom) for name in chain for atom in atoms[name])
     sizes = tuple(prod(size[atom] for atom in atoms[name]) for name in chain)
     view = tuple(size[atom] for atom in digits)
-    return ReadPoint(
-        node, replace(site, view=view, digits=places), tuple(chain), sizes, frozenset()
-    )
+    return ReadPoint(node, replace(site, view=view, digits=places), tuple(chain), sizes)
