@@ -84,6 +84,15 @@ def test_float32_is_close_to_float64(samples):
     assert float(value) == pytest.approx(float(maximum_mean_discrepancy(*samples)), abs=1e-5)
 
 
+def test_half_precision_sums_in_single(generator):
+    """4,096 numbers of size 100 sum to more than half precision can hold."""
+    x, y = (100 * torch.randn(6, 4096, generator=generator).half() for _ in range(2))
+    expected = float(maximum_mean_discrepancy(x.double(), y.double()))
+    result = maximum_mean_discrepancy(x, y)
+    assert result.dtype == torch.float16
+    assert float(result) == pytest.approx(expected, abs=1e-4)
+
+
 def test_one_tight_mode_against_a_broad_reference(generator):
     """Distances concentrate: about 1 − e⁻⁴ for one mode, a tenth for ten, nothing for one law."""
     reference = torch.randn(300, 400, generator=generator)

@@ -14,7 +14,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.errors import CosetError
-from coset.metrics.checks import check_at_least, check_finite, check_floating, check_shape
+from coset.metrics.checks import (
+    check_at_least,
+    check_finite,
+    check_floating,
+    check_shape,
+    working,
+)
 from coset.metrics.fused import fused_absolute_sums, pair_sums_for
 from coset.metrics.kernels import Distances, Kernel, default_kernels
 
@@ -242,7 +248,7 @@ def _parameter_blocks(samples: Tensor, reference: Tensor) -> Iterable[Float[Tens
     """Both samples pooled, a block of parameters at a time, around the mean of the block."""
     for start in range(0, samples.shape[1], PARAMETER_BLOCK):
         columns = slice(start, start + PARAMETER_BLOCK)
-        block = torch.cat([samples[:, columns], reference[:, columns]]).detach()
+        block = working(torch.cat([samples[:, columns], reference[:, columns]]).detach())
         # Distances ignore a shift, and small numbers lose less in the Gram matrix.
         yield block - block.mean(0)
 
