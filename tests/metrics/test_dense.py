@@ -78,6 +78,15 @@ def test_equal_images_have_no_noise(images):
     assert peak_signal_to_noise(images[1], images[1]) == math.inf
 
 
+def test_the_range_of_half_precision_does_not_overflow(images):
+    """From -60,000 to 60,000 is more than the largest number of half precision."""
+    reference = (images[1] - images[1].min()) / (images[1].max() - images[1].min()) * 120_000
+    reference = (reference - 60_000).half()
+    for metric in (peak_signal_to_noise, structural_similarity):
+        expected = float(metric(reference.double() / 2, reference.double()))
+        assert float(metric(reference / 2, reference)) == pytest.approx(expected, rel=1e-3)
+
+
 def test_similarity_is_that_of_torchmetrics_inside_the_border(images):
     """Torchmetrics continues the image by reflection; we count windows inside it only."""
     image, reference = images

@@ -23,12 +23,17 @@ def working(values: Tensor) -> Tensor:
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
-def check_floating(name: str, values: Tensor) -> None:
-    """Refuse what is not a tensor of real floating-point numbers with at least one entry."""
+def check_tensor(name: str, values: object) -> None:
+    """Refuse what is not a tensor."""
     if not isinstance(values, Tensor):
         raise CosetError(
             f"{name} is a {type(values).__name__}", "needed a tensor", "wrap it in torch.as_tensor"
         )
+
+
+def check_floating(name: str, values: Tensor) -> None:
+    """Refuse what is not a tensor of real floating-point numbers with at least one entry."""
+    check_tensor(name, values)
     if not values.is_floating_point():
         raise CosetError(
             f"{name} has dtype {values.dtype}",

@@ -13,6 +13,7 @@ from coset.metrics.checks import (
     check_finite,
     check_floating,
     check_same_shape,
+    check_tensor,
 )
 
 WINDOW, DEVIATION = 11, 1.5
@@ -31,10 +32,16 @@ def mean_intersection_over_union(
     >>> float(mean_intersection_over_union(torch.tensor([[0, 1, 1, 1]]), truth))  # (1/2 + 2/3) / 2
     0.583...
     """
-    dtype = torch.get_default_dtype()
+    for name, values in (("predictions", predictions), ("targets", targets)):
+        check_tensor(name, values)
+    dtype, classes = torch.get_default_dtype(), None
     if predictions.is_floating_point():
-        dtype, predictions = predictions.dtype, predictions.max(1).indices
-    return intersection_over_union(confusion(predictions, targets)).to(dtype)
+        check_pixels(predictions, targets)
+        check_floating("predictions", predictions)
+        check_finite("predictions", predictions)
+        dtype, classes = predictions.dtype, predictions.shape[1]
+        predictions = predictions.max(1).indices
+    return intersection_over_union(confusion(predictions, targets, classes)).to(dtype)
 
 
 def confusion(
@@ -60,7 +67,9 @@ def confusion(
     classes = largest if classes is None else classes
     if largest > classes:
         raise CosetError(
-            f"found class {largest - 1}", f"needed indices from 0 to {classes - 1}", "check labels"
+            f"found class {largest - 1}",
+            f"needed indices from 0 to {classes - 1}",
+            "check the labels, and drop pixels that a label marks as ignored",
         )
     flat = targets.long().flatten() * classes + predictions.long().flatten()
     return torch.bincount(flat, minlength=classes * classes).view(classes, classes)
@@ -97,14 +106,19 @@ def flatten_pixels(
     probabilities: Float[Tensor, "n c ..."], targets: Int[Tensor, "n ..."]
 ) -> tuple[Float[Tensor, "inputs c"], Int[Tensor, " inputs"]]:
     """Every pixel as an input: (n, c, …) becomes (n · pixels, c)."""
-    if targets.shape != probabilities.shape[:1] + probabilities.shape[2:]:
+    check_pixels(probabilities, targets)
+    return probabilities.movedim(1, -1).flatten(0, -2), targets.flatten()
+
+
+def check_pixels(probabilities: Tensor, targets: Tensor) -> None:
+    """Refuse targets that are not one for each pixel of the probabilities."""
+    shape = tuple(probabilities.shape)
+    if len(shape) < 2 or tuple(targets.shape) != shape[:1] + shape[2:]:
         raise CosetError(
-            f"probabilities have shape {tuple(probabilities.shape)}, targets "
-            f"{tuple(targets.shape)}",
+            f"probabilities have shape {shape}, targets {tuple(targets.shape)}",
             "needed (n, c, …) and (n, …)",
             "check that both come from the same images",
         )
-    return probabilities.movedim(1, -1).flatten(0, -2), targets.flatten()
 
 
 def peak_signal_to_noise(
@@ -163,7 +177,7 @@ def _check_images(image: Tensor, reference: Tensor) -> float:
         check_floating(name, values)
         check_finite(name, values)
     check_same_shape("image", image, "reference", reference)
-    span = float(reference.amax() - reference.amin())
+    span = float(reference.amax()) - float(reference.amin())  # half precision may overflow
     if span == 0:
         raise CosetError(
             "the reference is constant",

@@ -147,6 +147,12 @@ def _fourier_features(
 
 
 def _filters(stack: Mapping[str, Tensor], tensor: str) -> Float[Tensor, "m h d"]:
+    if not isinstance(stack, Mapping):
+        raise CosetError(
+            f"the stack is a {type(stack).__name__}",
+            "needed a dictionary of tensors with a member axis",
+            "build it with coset.stack",
+        )
     if tensor not in stack:
         raise CosetError(
             f"the stack has no tensor {tensor!r}",

@@ -85,6 +85,8 @@ def interval_coverage(
     0.75
     """
     check_gaussian(mean, variance, targets)
+    if not isinstance(level, int | float):
+        raise CosetError(f"level is {level!r}", "needed a number between 0 and 1", "give 0.95")
     _check_levels(torch.tensor([level]))
     return covered_entries(mean, variance, targets, level=level).mean().to(mean.dtype)
 
