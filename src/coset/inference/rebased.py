@@ -5,11 +5,11 @@ Gaussian; here they are aligned to their own mean, and the Gaussian may have a c
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from coset.alignment.by_covariance import ByCovariance
@@ -17,6 +17,12 @@ from coset.alignment.by_weights import ByWeights
 from coset.alignment.match import By
 from coset.bayes.problem import Problem
 from coset.errors import CosetError, require_counts, require_kinds
+from coset.inference.alignment_report import (
+    chains_of,
+    convergence,
+    with_places,
+    without_evidence,
+)
 from coset.inference.batch_norm import refresh_statistics
 from coset.inference.compacting import (
     Places,
@@ -30,13 +36,12 @@ from coset.inference.compacting import (
     switches_along,
     unit_blocks,
 )
-from coset.inference.diagnostics import effective_sample_size, r_hat, some_weights, warnings_of
 from coset.inference.ensemble import DeepEnsemble
 from coset.inference.folding import fold_masks
 from coset.inference.foresight import expected_members, innermost
 from coset.inference.method import Method, fit_telling, require_method
 from coset.inference.monte_carlo_dropout import MCDropout
-from coset.posterior.families import FitReport, Mixture, Posterior, Samples
+from coset.posterior.families import FitReport, Posterior, Samples
 from coset.posterior.low_rank import LowRankGaussian
 from coset.posterior.predict import finite_members
 from coset.posterior.random_masks import RandomMasks
@@ -45,9 +50,6 @@ from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Inputs, Progress, Weights
 from coset.weights.masks import split_masks
 from coset.weights.stacking import members_of, stack, unstack
-
-_DRAWS = 4
-"""Draws of a chain from which convergence can be told."""
 
 _EXAMPLES, _FEW = 5000, 8
 """Training inputs that covariances are taken from, and by which folded masks are checked."""
@@ -163,18 +165,18 @@ class RebasedGaussian:
     ) -> Posterior:
         members = self._members(problem, posterior, generator)
         self._require_enough(members_of(members))
-        report = _without_evidence(posterior.report)
+        report = without_evidence(posterior.report)
         if group is None:
             return self._gaussian(problem, members, report, generator)
         separate = unstack(members)
         places = self._places(problem, group, separate, generator)
         aligned = stack(list(moved(group, places, separate)))
-        chains = _chains_of(posterior, members_of(members))
+        chains = chains_of(posterior, members_of(members))
         numbers = label_switches(group, places, max(chains, 1))
         if chains:
             flat = problem.network.layout.flatten(aligned)
-            numbers |= _convergence(flat.unflatten(0, (chains, -1)).transpose(0, 1))
-        report = _with_places(report, places, numbers)
+            numbers |= convergence(flat.unflatten(0, (chains, -1)).transpose(0, 1))
+        report = with_places(report, places, numbers)
         return self._gaussian(problem, aligned, report, generator)
 
     def label_switching(
@@ -187,7 +189,7 @@ class RebasedGaussian:
         if self.align is None:
             raise CosetError("got align=None", "needed an alignment to count its changes")
         members = self._members(problem, posterior, generator)
-        group, chains = symmetries(problem), _chains_of(posterior, members_of(members))
+        group, chains = symmetries(problem), chains_of(posterior, members_of(members))
         places = self._places(problem, group, unstack(members), generator)
         return switches_along(group, places, max(chains, 1))
 
@@ -221,7 +223,7 @@ class RebasedGaussian:
             return streamed((members[k] for k in range(len(members))), layout, FitReport())
         group = symmetries(problem)
         places = self._places(problem, group, members, generator)
-        report = _with_places(FitReport(), places, label_switches(group, places))
+        report = with_places(FitReport(), places, label_switches(group, places))
         return streamed(moved(group, places, members), layout, report)
 
     def _places(
@@ -283,50 +285,6 @@ class RebasedGaussian:
             return gaussian
         drawn = gaussian.sample(self.members, generator=generator)
         return Samples(refresh_statistics(problem, drawn), report=report)
-
-
-def _chains_of(posterior: Posterior, count: int) -> int:
-    """How many chains the members of a posterior are, one after the other; 0: they are not."""
-    chains = _counted(posterior)
-    return chains if chains and count % chains == 0 else 0
-
-
-def _counted(posterior: Posterior) -> int:
-    match posterior:
-        case Mixture(weighting=None):
-            each = [_counted(component) for component in posterior.components]
-            return sum(each) if all(each) else 0
-        case Samples(weighting=None):
-            return int(posterior.report.diagnostics.get("chains", 0))
-    return 0
-
-
-def _convergence(positions: Float[Tensor, "d m p"]) -> dict[str, float]:
-    """What the chains look like after alignment."""
-    draws, chains = positions.shape[:2]
-    if draws < _DRAWS:
-        return {"chains": float(chains)}
-    values = some_weights(positions)
-    return {
-        "chains": float(chains),
-        "r_hat_aligned_weights": float(r_hat(values).max()),
-        "effective_draws_aligned_weights": float(effective_sample_size(values).min()),
-    }
-
-
-def _without_evidence(report: FitReport) -> FitReport:
-    """The report without the evidence and its bound, which are those of the inner posterior."""
-    found = {name: n for name, n in report.diagnostics.items() if name != "evidence_bound"}
-    return replace(report, log_evidence=None, diagnostics=found)
-
-
-def _with_places(report: FitReport, places: Places, numbers: dict[str, float]) -> FitReport:
-    """The report with what the alignment found, and warnings of what it could not mend."""
-    warnings = (*report.warnings, *warnings_of(numbers))
-    if not places.settled:
-        warnings += (f"the alignment had not settled after {places.rounds} rounds; raise rounds",)
-    found = {**report.diagnostics, **numbers, "rounds": float(places.rounds)}
-    return replace(report, diagnostics=found, warnings=warnings)
 
 
 def _through_outputs(problem: Problem) -> ByCovariance:
