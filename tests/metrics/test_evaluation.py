@@ -6,7 +6,7 @@ from metric_cases import ensemble
 from torch.utils.data import DataLoader, TensorDataset
 
 import coset.metrics as metrics
-from coset.bayes import Bernoulli
+from coset.bayes import Bernoulli, GaussianNoise, HeteroscedasticGaussian
 from coset.errors import CosetError
 from coset.metrics import Metric, evaluate
 
@@ -203,6 +203,18 @@ def test_regression_is_what_the_functions_say(regressor):
     assert record == evaluate(table, (inputs, y[:, 0]), outliers=inputs[:50], standard_error=3)
 
 
+@pytest.mark.parametrize("likelihood", [GaussianNoise(1.0), HeteroscedasticGaussian()])
+def test_counts_are_numbers_where_the_noise_is_gaussian(generator, likelihood):
+    """Zeros and ones too: they had been taken for classes of a mean that was no probability."""
+    mean = torch.rand(3, 8, 1, generator=generator, dtype=torch.float64)
+    table = Table(mean, torch.ones(8, 1, dtype=torch.float64))
+    table.likelihood = likelihood
+    y = torch.randint(2, (8,), generator=generator)
+    record = evaluate(table, (torch.arange(8), y))
+    assert record == evaluate(table, (torch.arange(8), y.double()))
+    assert "interval_coverage" in record
+
+
 def test_regression_without_variance_has_errors_only(regressor):
     table, inputs, y = regressor
     assert set(evaluate(Table(table.members), (inputs, y))) == {"root_mean_squared_error"}
@@ -245,7 +257,10 @@ def test_dense_tasks_refuse_metrics_that_order_all_pixels(segmenter):
     ("change", "says"),
     [
         (lambda x, y: {"metrics": ["accuracyy"]}, "no metric 'accuracyy'"),
-        (lambda x, y: {"metrics": ["auroc"]}, "auroc reads inlier_scores"),
+        (lambda x, y: {"metrics": "accuracy"}, "needed a list of names"),
+        (lambda x, y: {"metrics": [metrics.accuracy]}, "no metric <function accuracy"),
+        (lambda x, y: {"metrics": ["auroc"]}, "auroc reads inlier_scores.*give outliers"),
+        (lambda x, y: {"metrics": ["agreement"]}, "reads reference.*call the function itself"),
         (lambda x, y: {"metrics": ["interval_coverage"]}, "reads mean, variance"),
         (lambda x, y: {"test": (x, y[:5])}, "targets of shape"),
         (lambda x, y: {"test": (x[:0], y[:0])}, "empty data set"),
@@ -261,6 +276,12 @@ def test_bad_calls_say_which(classifier, change, says):
     table, inputs, y = classifier
     with pytest.raises(CosetError, match=says):
         evaluate(table, **{"test": (inputs, y), **change(inputs, y)})
+
+
+@pytest.mark.parametrize("predictor", [torch.nn.Linear(4, 2), None])
+def test_what_does_not_predict_is_named(predictor):
+    with pytest.raises(CosetError, match="needed predictions with mean, members and variance"):
+        evaluate(predictor, (torch.zeros(3, 4), torch.tensor([0, 1, 1])))
 
 
 def test_logits_are_refused(classifier):

@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.likelihood import Bernoulli
+from coset.bayes.likelihood import Bernoulli, GaussianNoise, HeteroscedasticGaussian
+from coset.bayes.multivariate import MultivariateNoise
 from coset.errors import CosetError
 from coset.metrics.catalogue import CATALOGUE, Metric, metric_named
 from coset.metrics.collection import (
@@ -18,6 +19,9 @@ from coset.metrics.collection import (
     one_by_one,
     readings,
 )
+
+REGRESSIONS = GaussianNoise | HeteroscedasticGaussian | MultivariateNoise
+"""Likelihoods whose targets are numbers, also where these are whole."""
 
 Predict: TypeAlias = Callable[[Any], PredictionsLike]
 Score: TypeAlias = Callable[[PredictionsLike], Tensor]
@@ -35,10 +39,11 @@ def evaluate(
 ) -> dict[str, float]:
     """Predict a test set once and compute every metric of the catalogue that fits.
 
-    Whole-number targets mean classification, by pixel if the predictions have pixel axes; others
-    mean regression; with a ``Bernoulli`` likelihood, or one probability an input, every output is a
-    yes-or-no question.  One batch of members is in memory at a time; of the rest we keep what the
-    metrics read: a value for each input, and the mean predictions.
+    Whole-number targets mean classification, by pixel if the predictions have pixel axes; others,
+    and all targets of a Gaussian likelihood, mean regression; with a ``Bernoulli`` likelihood, or
+    one probability an input, every output is a yes-or-no question.  One batch of members is in
+    memory at a time; of the rest we keep what the metrics read: a value for each input, and the
+    mean predictions.
 
     Args:
         predictor: Called with a batch of inputs.
@@ -76,16 +81,19 @@ def collect(
     score: Score | None,
 ) -> Collected:
     """Predict the test set, then the outliers, and keep what the metrics read."""
-    yes_or_no = isinstance(getattr(predictor, "likelihood", None), Bernoulli)
+    likelihood = getattr(predictor, "likelihood", None)
+    yes_or_no = isinstance(likelihood, Bernoulli)
     collected = None
     for inputs, targets in batches(test):
         if targets is None:
             raise CosetError(
                 "test has inputs only", "needed inputs and targets", "give the pair of both"
             )
-        predictions = predictor(inputs)
-        dense = predictions.mean.ndim > 2
-        parts = one_by_one(predictions, targets) if dense else [(predictions, targets)]
+        predictions = _predicted(predictor, inputs)
+        mean = predictions.mean
+        truth = targets.to(mean.dtype) if isinstance(likelihood, REGRESSIONS) else targets
+        dense = mean.ndim > 2
+        parts = one_by_one(predictions, truth) if dense else [(predictions, truth)]
         for part, target in parts:
             found = readings(part, target, yes_or_no=yes_or_no)
             score = score or _default_score(part, "labels" in found, yes_or_no)
@@ -102,6 +110,18 @@ def collect(
     return collected
 
 
+def _predicted(predictor: Predict, inputs: Any) -> PredictionsLike:
+    found = predictor(inputs) if callable(predictor) else predictor
+    if not isinstance(found, PredictionsLike):
+        raise CosetError(
+            f"the predictor, a {type(predictor).__name__}, gives a {type(found).__name__}",
+            "needed predictions with mean, members and variance",
+            "give what coset.fit returns; a module without a posterior is one point of it: "
+            "coset.fit(module, train, method=MaximumAPosteriori())",
+        )
+    return found
+
+
 def _offered_by(outliers: Data | None, dense: bool, members: bool) -> set[str]:
     if outliers is None:
         return set()
@@ -113,7 +133,7 @@ def _add_outliers(collected: Collected, predictor: Predict, outliers: Data, scor
     read = {name for row in collected.metrics for name in row.reads if name.startswith("outlier")}
     empty = True
     for inputs, _ in batches(outliers) if read else ():
-        predictions = predictor(inputs)
+        predictions = _predicted(predictor, inputs)
         found = {"outlier_scores": score(predictions), "outlier_members": predictions.members}
         collected.add({name: found[name] for name in read})
         empty = False
@@ -157,7 +177,9 @@ def _hint(missing: Sequence[str]) -> str:
             "predict by draws: rule=MonteCarlo() or rule=Linearised(SampledSoftmax()); a closed "
             "form has no members to compare"
         )
-    return "give outliers, or leave the metric out"
+    if "outlier_scores" in missing:
+        return "give outliers, or leave the metric out"
+    return "call the function itself, or leave the metric out"
 
 
 def _choose(
@@ -171,7 +193,9 @@ def _choose(
     if metrics is None:
         fitting = [row for row in CATALOGUE if set(row.reads) <= offered]
         return tuple(row for row in fitting if streams(row) or not dense)
-    rows = [metric_named(row) if isinstance(row, str) else row for row in metrics]
+    if isinstance(metrics, str):
+        raise CosetError(f"metrics is {metrics!r}", "needed a list of names", f"[{metrics!r}]")
+    rows = [row if isinstance(row, Metric) else metric_named(row) for row in metrics]
     for row in rows:
         missing = [name for name in row.reads if name not in offered]
         if missing:
