@@ -4,7 +4,18 @@ import pytest
 import torch
 from torch import nn
 
-from coset import Categorical, CosetError, GaussianPrior, Problem, functionalise, models
+from coset import (
+    KFAC,
+    Categorical,
+    CosetError,
+    DiagonalOnly,
+    GaussianPrior,
+    Laplace,
+    Problem,
+    fit,
+    functionalise,
+    models,
+)
 from coset.bayes import as_batches
 from coset.curvature.measure import UNCUT
 from coset.inference.precisions.grouping import cuts_of, group_weights, invariances, prior_of
@@ -118,3 +129,22 @@ def test_priors_take_the_smallest_shape():
 def test_unknown_groups_are_refused():
     with pytest.raises(CosetError, match="groups 'filters'"):
         groups_of(convolutions(nn.Identity()), "filters")
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize(
+    "norm", [nn.LayerNorm((4, 2, 2)), nn.LayerNorm(2), nn.BatchNorm2d(4), nn.GroupNorm(2, 4)]
+)
+def test_the_weight_and_bias_of_a_norm_may_have_different_precisions(norm):
+    """Of a norm the corrected blocks are diagonal: the exact diagonal, as the other recipe has."""
+    module = convolutions(norm).double()
+    data = torch.randn(8, 1, 4, 4), torch.arange(8) % 3
+    names = [name for name, _ in module.named_parameters()]
+    prior = GaussianPrior({name: 3.0 if name == "1.bias" else 1.0 for name in names})
+    found = [
+        fit(module, data, method=Laplace(curvature, "1.*", tuning=None), prior=prior)
+        for curvature in (KFAC(), DiagonalOnly())
+    ]
+    assert found[0].log_evidence == pytest.approx(found[1].log_evidence, rel=1e-10)
+    whole = fit(module, data, method=Laplace(tuning=None), prior=prior)
+    assert whole.log_evidence is not None

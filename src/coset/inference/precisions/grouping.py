@@ -80,14 +80,12 @@ def cuts_of(layout: Layout, labels: Tensor) -> Cuts:
     for name, table in tables.items():
         prefix, _, last = name.rpartition(".")
         bias = tables.get(f"{prefix}.bias" if prefix else "bias")
-        if table.dim() < 2:
-            continue
-        flat = table.flatten(1)
-        if not bool((flat == flat[0, 0]).all()):
+        if table.dim() > 1 and not bool((table == table.flatten()[0]).all()):
             rows.add(name)
-        if last == "bias" or bias is None or bias.shape != table.shape[:1]:
+        if last == "bias" or bias is None or bias.shape not in (table.shape, table.shape[:1]):
             continue
-        if not bool((flat == bias.unsqueeze(1)).all()):
+        axes = [1] * (table.dim() - bias.dim())  # a norm has as many weights as biases
+        if not bool((table == bias.reshape(*bias.shape, *axes)).all()):
             separate.add(name)
     return Cuts(frozenset(separate), frozenset(rows))
 
