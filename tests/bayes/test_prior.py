@@ -67,3 +67,12 @@ def test_a_precision_that_does_not_broadcast_is_refused():
 def test_precisions_that_are_no_numbers_are_named(precision):
     with pytest.raises(CosetError, match="needed finite numbers, zero or larger"):
         GaussianPrior(precision)
+
+
+def test_a_prior_of_many_precisions_is_printed_in_a_line():
+    tables = {f"{k}.weight": torch.rand(64, 1, 1, 1) for k in range(20)}
+    shown = repr(GaussianPrior({**tables, "last.bias": 2.0}))
+    assert "\n" not in shown
+    assert len(shown) < 300
+    assert "21 in all" in shown
+    assert repr(GaussianPrior(4.0)) == "GaussianPrior(precision=4)"

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.errors import CosetError
+from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
 
@@ -29,6 +30,8 @@ class GaussianPrior:
     """
 
     precision: Precision | Mapping[str, Precision] = 1.0
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         given = self.precision
