@@ -196,3 +196,10 @@ def test_the_mode_of_a_saturated_network_is_found(form, size):
     assert tangent.log_joint(mode, precision) >= tangent.log_joint(tangent.start(form), precision)
     slope = tangent.gradient(mode, precision).norm()
     assert slope < 1e-4 * tangent.gradient(tangent.start(form), precision).norm()
+
+
+def test_it_is_printed_in_a_few_lines():
+    module = nn.Linear(3, 2)
+    tangent = linearise(module, (torch.randn(50, 3), torch.randint(2, (50,))), Categorical())
+    assert "Jacobian(shape=(100, 8), formed)" in repr(tangent)
+    assert len(repr(tangent)) < 1000

@@ -57,6 +57,10 @@ class Jacobian:
     layout: Layout
     room: int = _GRAPHS
 
+    def __repr__(self) -> str:
+        formed = "formed" if self.matrix is not None else "by products"
+        return f"Jacobian(shape={self.shape}, {formed})"
+
     @staticmethod
     def of(
         problem: Problem, weights: Weights, layout: Layout, outputs: Tensor, *, kept: int = _KEPT

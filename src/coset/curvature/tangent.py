@@ -30,6 +30,7 @@ from coset.linalg import (
     shift,
     solve,
 )
+from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
 
@@ -72,6 +73,8 @@ class Tangent:
     jacobian: Jacobian
     outputs: Tensor
     targets: Tensor
+
+    __repr__ = brief
 
     @property
     def likelihood(self) -> Likelihood:
