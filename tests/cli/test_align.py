@@ -21,6 +21,8 @@ def broken():
     return nn.Linear(2, 2)
 def halved():
     return mlp(6, (8, 7), 3).half()
+def lazy():
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.LazyLinear(3))
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()
@@ -89,6 +91,29 @@ def test_activations(files):
     given, (found, _) = load_file("b.safetensors"), load_record("c.safetensors")
     for name in given:  # units that are off for all inputs have no place of their own
         torch.testing.assert_close(found[name].sum(), given[name].sum())
+
+
+def test_lazy_layers_find_their_sizes(files):
+    for name in ("a", "b"):
+        net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+        save_file(weights_of(net), files / f"{name}.safetensors")
+    assert main(words("./net.py:lazy")) == 0
+    assert load_record("c.safetensors")[0]["2.weight"].shape == (3, 8)
+
+
+def test_files_that_are_read_are_not_written_over(files, capsys):
+    before = {path: path.read_bytes() for path in files.glob("*.safetensors")}
+    for name in ("a", "b", "data"):
+        given = words("./net.py:make", "--data", "data.safetensors")
+        given[given.index("--out") + 1] = f"../{files.name}/{name}.safetensors"
+        refused(capsys, given, "--out", "is an input")
+    assert before == {path: path.read_bytes() for path in files.glob("*.safetensors")}
+
+
+def test_a_file_with_numbers_that_are_none_is_named(files, capsys):
+    bad = {name: tensor / 0 for name, tensor in load_file("b.safetensors").items()}
+    save_file(bad, files / "b.safetensors")
+    refused(capsys, words(), "b.safetensors", "not numbers")
 
 
 def refused(capsys, given, *named):

@@ -1,5 +1,6 @@
 """The command ``coset inspect``: its table, its picture, its refusals."""
 
+import io
 import math
 import xml.etree.ElementTree as ElementTree
 
@@ -53,6 +54,28 @@ def test_the_table_the_order_and_the_error_are_printed(file, capsys):
     assert error < 1e-12
     assert max(map(len, shown.splitlines())) <= 110
     assert [path.name for path in file.iterdir()] == ["net.py"]
+
+
+def test_a_terminal_without_the_letters_gets_question_marks(file, monkeypatch):
+    content = io.BytesIO()
+    terminal = io.TextIOWrapper(content, encoding="ascii")
+    monkeypatch.setattr("sys.stdout", terminal)
+    assert cli.main(["inspect", "./net.py:make"]) == 0
+    assert b"input 1?3" in content.getvalue()
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(file, monkeypatch, capsys):
+    class Closed(io.StringIO):
+        def write(self, _text):
+            raise BrokenPipeError(32, "Broken pipe")
+
+        def fileno(self):
+            return spare.fileno()
+
+    with (file / "spare").open("w") as spare:
+        monkeypatch.setattr("sys.stdout", Closed())
+        assert cli.main(["inspect", "./net.py:make"]) == 141
+    assert capsys.readouterr().err == ""
 
 
 def test_a_module_in_the_current_folder_is_found(file, capsys):

@@ -3,9 +3,11 @@
 Nothing here or in the command modules imports torch before a command runs: help is instant.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 from coset.errors import CosetError
@@ -23,6 +25,7 @@ COMMANDS: dict[str, str] = {
 
 REFUSED = 2
 INTERRUPTED = 130
+CLOSED = 141
 
 
 def build_app() -> "App":
@@ -50,12 +53,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from cyclopts import CycloptsError
 
     words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # terminals that have no × or … get a question mark
+            stream.reconfigure(errors="replace")
     try:
         build_app()(words, print_error=False, exit_on_error=False, verbose=False)
+        sys.stdout.flush()
     except CycloptsError as error:
         return _refuse(f"{_one_line(error)} Try: {_help_command(words)}")
     except CosetError as error:
         return _refuse(_one_line(error))
+    except BrokenPipeError:  # who reads has seen enough: nothing is wrong, and nothing is said
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _refuse(f"got {where}{error.strerror or error}; needed a place to read and write")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from coset.cli.places import check_file
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
@@ -70,7 +72,7 @@ def align(
     """
     shapes, kinds = input_shape or [], dtype or ["float"]
     ways = _Options(by, scales, restarts, soft, data, points, reset_norm, repair, seed)
-    _check_place(out, a, b)
+    check_file("--out", out, [a, b] if data is None else [a, b, Path(data)])
     _check_options(ways)
     _run(_Files(a, b, model, out), ways, shapes, kinds)
 
@@ -109,8 +111,8 @@ def _run(files: _Files, ways: _Options, shapes: list[str], kinds: list[_Kind]) -
 
     module = copy.deepcopy(load_module(files.model)).float().eval()
     _check_norms(module, ways)
+    inputs = read_inputs(module, shapes, kinds)  # which lets lazy layers find their sizes
     one, other = read_weights(files.a, module), read_weights(files.b, module)
-    inputs = read_inputs(module, shapes, kinds)
     examples = None if ways.data is None else read_examples(ways.data)
     # in the wider type of the two files, and in single precision at least
     wide = _widest(one.weights, other.weights)
@@ -147,20 +149,6 @@ def _write(files: _Files, tensors: "dict[str, Tensor]", proof: str) -> None:
     digest = hashlib.sha256(files.out.read_bytes()).hexdigest()
     print(f"same function as {files.b.name}: {proof}")
     print(f"{files.out}: sha256 {digest}")
-
-
-def _check_place(out: Path, *sources: Path) -> None:
-    """Refuses a file that cannot be written before any work is done."""
-    from coset.errors import CosetError
-
-    if out.is_dir() or not out.absolute().parent.is_dir():
-        raise CosetError(
-            f"got --out {out}, " + ("a folder" if out.is_dir() else "whose folder is missing"),
-            "needed the name of a file in a folder that exists",
-            "give another --out",
-        )
-    if out.absolute() in [source.absolute() for source in sources]:
-        raise CosetError(f"got --out {out}, which is an input", "needed another name")
 
 
 def _check_options(ways: _Options) -> None:

@@ -6,6 +6,8 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from coset.cli.places import check_folder
+
 
 def demo(
     *,
@@ -26,7 +28,8 @@ def demo(
         members: Networks of the ensemble.
         epochs: Passes over the training pictures.
     """
-    path = _report_path(out)
+    path = out / "report.html"
+    check_folder("--out", out, path.name)
 
     import torch
     from rich.console import Console
@@ -48,17 +51,3 @@ def demo(
     out.mkdir(parents=True, exist_ok=True)
     write_report(path, result)
     console.print(f"\nReport: {path}", highlight=False, soft_wrap=True)
-
-
-def _report_path(out: Path) -> Path:
-    """Refuses a folder that cannot be made before any work is done."""
-    from coset.errors import CosetError
-
-    existing = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-    if not existing.is_dir():
-        raise CosetError(
-            f"got --out {out}, but {existing} is a file",
-            "needed a folder, or a name that is free",
-            "give another --out",
-        )
-    return out / "report.html"

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from coset.cli.places import check_file
+
 
 def inspect(
     factory: Annotated[str, Parameter(name="MODULE:FACTORY", show_default=False)],
@@ -30,7 +32,7 @@ def inspect(
         explain: A tensor's name: why each of its axes is free, tied or pinned.
     """
     if svg is not None:
-        _check_place(svg)
+        check_file("--svg", svg)
 
     from coset.cli.factory import load_module, read_inputs
     from coset.symmetry.check import symmetry_error
@@ -54,18 +56,6 @@ def inspect(
         print(f"\n{explained}")
     if svg is not None:
         print(f"\nPicture: {svg}")
-
-
-def _check_place(path: Path) -> None:
-    """Refuses a file that cannot be written before any work is done."""
-    from coset.errors import CosetError
-
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise CosetError(
-            f"got --svg {path}, " + ("a folder" if path.is_dir() else "whose folder is missing"),
-            "needed the name of a file in a folder that exists",
-            "give another --svg",
-        )
 
 
 def _write(path: Path, text: str) -> None:

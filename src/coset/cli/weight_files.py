@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from coset.alignment.checks import check_floating
+from coset.alignment.checks import check_finite, check_floating
 from coset.alignment.result import Match
 from coset.data.datasets import load
 from coset.errors import CosetError
@@ -52,6 +52,7 @@ def read_weights(path: Path, module: nn.Module) -> SavedWeights:
             "check --model",
         )
     check_floating(found, own, str(path))
+    check_finite(found, own, str(path))
     rest = {name: tensor for name, tensor in found.items() if name not in own}
     return SavedWeights({name: found[name] for name in own}, rest)
 
