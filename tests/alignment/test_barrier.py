@@ -66,6 +66,33 @@ def test_norms_are_measured_again(generator):
     torch.testing.assert_close(weights_of(net), weights)
 
 
+def test_no_example_is_left_over_when_norms_are_measured(generator):
+    """257 examples are not 256 and one, of which batch norm can take no variance."""
+    from coset.alignment.statistics import reset_norm
+
+    net, _ = norm_net(generator)
+    inputs = torch.randn(257, 4, generator=generator).double()
+    weights, targets = weights_of(net), torch.zeros(257, dtype=torch.long)
+    found = reset_norm(net, weights, (inputs, targets))
+    hidden = inputs @ weights["0.weight"].T + weights["0.bias"]
+    halves = [half.mean(0) for half in hidden.split([129, 128])]
+    torch.testing.assert_close(found["1.running_mean"], (halves[0] + halves[1]) / 2)
+
+
+def test_moments_are_those_of_all_data_whatever_their_order(generator):
+    """Two batches of 1,000 that differ, as classes in order do."""
+    from coset.alignment.statistics import channel_moments
+
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).double()
+    inputs = torch.randn(2000, 4, generator=generator).double()
+    inputs[1000:] += 5
+    weights, targets = weights_of(net), torch.zeros(2000, dtype=torch.long)
+    found = channel_moments(net, weights, ["0"], (inputs, targets))
+    hidden = inputs @ weights["0.weight"].T + weights["0.bias"]
+    torch.testing.assert_close(found.mean["0"], hidden.mean(0))
+    torch.testing.assert_close(found.deviation["0"], hidden.std(0, correction=0))
+
+
 def test_repair_gives_the_middle_the_moments_of_the_ends(generator):
     from coset.alignment.interpolation import interpolate
     from coset.alignment.statistics import channel_moments, repair
@@ -95,6 +122,8 @@ def test_bad_input_is_refused(generator):
         barrier(net, weights, weights, data, points=1)
     with pytest.raises(CosetError, match="second weights"):
         barrier(net, weights, {"w": torch.zeros(1)}, data)
+    with pytest.raises(CosetError, match=r"tensor of shape \(50,\); needed one number"):
+        barrier(net, weights, weights, data, loss=lambda outputs, _: outputs[:, 0])
     plain = nn.Linear(4, 3).double()
     with pytest.raises(CosetError, match="without batch norm"):
         barrier(plain, weights_of(plain), weights_of(plain), data, reset_norm=True)

@@ -141,7 +141,8 @@ def evaluate_at(
             outputs = answer(partial(network.apply, weights), inputs)
             _check_targets(outputs, targets, loss)
             classes = not targets.is_floating_point()
-            value = (loss or default_loss)(outputs, targets)
+            value = torch.as_tensor((loss or default_loss)(outputs, targets))
+            _check_loss(value)
             size = len(targets)
             total += float(value) * size
             count += size
@@ -158,6 +159,16 @@ def _check_targets(outputs: Tensor, targets: Tensor, loss: Loss | None) -> None:
     else:  # what labels mean is up to a loss of one's own, their shape is not
         labels = targets if loss is None else torch.zeros_like(targets, dtype=torch.long)
         Categorical().check(outputs, labels)
+
+
+def _check_loss(value: Tensor) -> None:
+    if value.numel() != 1:
+        raise CosetError(
+            f"got a loss that returns a tensor of shape {tuple(value.shape)}",
+            "needed one number, the mean over the batch",
+            "average it: loss=lambda outputs, targets: own(outputs, targets).mean(), or leave out "
+            'reduction="none"',
+        )
 
 
 def default_loss(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from coset.alignment.checks import answer
-from coset.bayes.batches import Data, as_batches
+from coset.bayes.batches import Data, as_batches, in_equal_parts
 from coset.errors import CosetError
 from coset.vocabulary import Inputs, Weights
 from coset.weights.inputs import parts_of, take_rows
@@ -27,7 +27,7 @@ _SMALLEST = 1e-12
 
 
 def reset_norm(module: nn.Module, weights: Weights, data: Data) -> Weights:
-    """The weights with batch-norm statistics measured on data: plain means over its batches.
+    """The weights with batch-norm statistics measured on data: plain means over equal batches.
 
     Args:
         module: The network; it is not changed.
@@ -50,7 +50,7 @@ def reset_norm(module: nn.Module, weights: Weights, data: Data) -> Weights:
         norm.momentum = None  # a plain mean over batches
         norm.train()
     with torch.no_grad():
-        for inputs, _ in as_batches(data):
+        for inputs, _ in in_equal_parts(as_batches(data)):
             _run(working, inputs)
     return weights_of(working)
 
@@ -127,11 +127,15 @@ def channel_moments(
         return (outputs - mean.view(shape)) * ratio.view(shape) + target.mean[name].view(shape)
 
     with _hooks(module, names, measure), torch.no_grad():
-        for inputs, _ in as_batches(data, batch_size=1000):
+        for inputs, _ in in_equal_parts(as_batches(data, batch_size=1000)):
             _run(module, inputs)
+    every = {name: (torch.stack(means[name]), torch.stack(deviations[name])) for name in names}
     return Moments(
-        {name: torch.stack(found).mean(0) for name, found in means.items()},
-        {name: torch.stack(found).mean(0) for name, found in deviations.items()},
+        {name: mean.mean(0) for name, (mean, _) in every.items()},
+        {  # within batches, and between them
+            name: (spread.square().mean(0) + mean.var(0, correction=0)).sqrt()
+            for name, (mean, spread) in every.items()
+        },
     )
 
 
