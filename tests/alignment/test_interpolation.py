@@ -28,3 +28,30 @@ def test_average_of_a_list_and_of_a_stack(generator):
 def test_nothing_to_average():
     with pytest.raises(CosetError, match="no weights"):
         average([])
+
+
+@pytest.mark.parametrize("many", [list, stack])
+def test_half_precision_is_averaged_in_a_wider_type(many):
+    """Four numbers near the largest of half precision: their sum is none."""
+    members = [{"w": torch.tensor([60_000.0]).half()} for _ in range(4)]
+    found = average(many(members))["w"]
+    assert found.dtype == torch.float16
+    assert float(found) == float(members[0]["w"])
+
+
+STRANGE = {
+    "got Linear to average": lambda w: average(torch.nn.Linear(1, 1)),
+    "member 1 of type int": lambda w: average([w, 3]),
+    "got generator to average": lambda w: average(member for member in [w, w]),
+    "got Tensor to average": lambda w: average(torch.ones(3)),
+    "first weights of type Linear": lambda w: interpolate(torch.nn.Linear(1, 1), w, 0.5),
+    "second weights of type NoneType": lambda w: interpolate(w, None, 0.5),
+    "got t='half'": lambda w: interpolate(w, w, "half"),
+    "got t=nan": lambda w: interpolate(w, w, float("nan")),
+}
+
+
+@pytest.mark.parametrize("words", STRANGE)
+def test_what_is_no_weights_is_named(words):
+    with pytest.raises(CosetError, match=words):
+        STRANGE[words]({"w": torch.ones(2)})

@@ -61,7 +61,7 @@ def permutation_with_transpositions(
     >>> transpositions(permutation_with_transpositions(9, 4, generator=torch.Generator()))
     4
     """
-    whole = isinstance(n, int) and isinstance(k, int)
+    whole = all(isinstance(number, int) and not isinstance(number, bool) for number in (n, k))
     if not whole or not 0 <= k <= max(n - 1, 0) or n < 1:
         raise CosetError(
             f"got n={n} and k={k}",
