@@ -174,7 +174,8 @@ def fit(
     """Fits a posterior over the weights of a module; the module itself is never changed.
 
     Args:
-        module: Any torch module whose outputs have shape ``(n, c)`` or ``(n, c, *pixels)``.
+        module: Any torch module whose outputs have shape ``(n, c)`` or ``(n, c, *pixels)``.  Frozen
+            parameters (``requires_grad_(False)``) stay as they are, unless all are frozen.
         train: A pair ``(inputs, targets)``, a ``Dataset`` or a ``DataLoader``.  For a network
             called as ``module(a, b)`` inputs are a tuple, ``((a, b), targets)``; of examples and
             batches with more than two parts all but the last are inputs.

@@ -9,8 +9,8 @@ from torch.func import vmap
 from torch.utils.data import DataLoader, TensorDataset
 
 import coset
-from coset import CosetError
-from methods import METHODS
+from coset import CosetError, Laplace
+from methods import LAPLACES, METHODS
 
 NORMALISED = [name for name in METHODS if name != "multi-Laplace"]  # it refuses, see below
 
@@ -52,6 +52,36 @@ def test_draws_are_stacks_of_the_network(name, build):
     outputs = vmap(network.apply, in_dims=(0, None))(drawn, data()[0])
     assert outputs.shape == (5, 24, 2)
     assert set(predictor.posterior.layout.names) == set(network.weights)
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own", "given"])
+@pytest.mark.parametrize(("build", "name"), BOTH)
+def test_frozen_parameters_stay(name, build, own):
+    torch.manual_seed(0)
+    module, (inputs, targets) = build(), data()
+    module[0].requires_grad_(False)
+    start = None
+    if not own:
+        start = {key: tensor + 0.05 for key, tensor in coset.weights_of(module).items()}
+    predictor = coset.fit(module, (inputs, targets), method=METHODS[name], start=start)
+    drawn = predictor.posterior.sample(3, generator=torch.Generator().manual_seed(1))
+    fixed = start or coset.weights_of(module)
+    for key in ("0.weight", "0.bias"):
+        assert torch.equal(drawn[key], fixed[key].expand_as(drawn[key]))
+    last = f"{len(module) - 1}.weight"
+    assert not torch.equal(drawn[last][0], fixed[last])
+
+
+@pytest.mark.parametrize("name", LAPLACES)
+def test_a_network_with_frozen_parameters_is_fitted_like_a_part_of_it(name):
+    module = plain()
+    whole = coset.fit(module, data(), method=Laplace(subset=("3.*",)))
+    module[0].requires_grad_(False)
+    part = coset.fit(module, data())
+    assert part.log_evidence == whole.log_evidence
+    predictor = coset.fit(module, data(), method=LAPLACES[name])
+    assert set(predictor.posterior.layout.names) == {"3.weight", "3.bias"}
+    assert predictor(data()[0]).mean.shape == (24, 2)
 
 
 @pytest.mark.parametrize("name", NORMALISED)

@@ -161,6 +161,29 @@ def test_initialise_repeats_under_its_seed_and_leaves_global_randomness():
     assert first["1.running_var"].tolist() == [1.0] * 4
 
 
+def test_frozen_parameters_are_no_part_of_the_layout_and_are_not_drawn_anew(generator):
+    module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    module[0].weight.requires_grad_(False)
+    module[1].requires_grad_(False)
+    module[1].running_mean.fill_(5.0)
+    network = functionalise(module)
+    assert network.layout.names == ("0.bias", "2.weight", "2.bias")
+    assert network.frozen == ("0.weight", "1.weight", "1.bias")
+    assert network.statistics == ("1.running_mean", "1.running_var")
+    assert set(network.buffers) == {*network.frozen, *network.statistics}
+    fresh = network.initialise(generator)
+    for name in network.buffers:  # the statistics of a frozen norm stay too
+        assert torch.equal(fresh[name], network.weights[name])
+    for name in network.layout.names:
+        assert not torch.equal(fresh[name], network.weights[name])
+
+
+def test_a_module_that_is_frozen_as_a_whole_is_taken_as_a_whole():
+    network = functionalise(nn.Linear(2, 3).requires_grad_(False))
+    assert network.layout.names == ("weight", "bias")
+    assert network.frozen == ()
+
+
 def test_initialise_has_the_spread_of_torch(generator):
     network = functionalise(nn.Linear(100, 400))
     drawn = network.initialise(generator)["weight"]

@@ -41,11 +41,11 @@ from coset.inference.folding import fold_masks
 from coset.inference.foresight import expected_members, innermost
 from coset.inference.method import Method, fit_telling, require_method
 from coset.inference.monte_carlo_dropout import MCDropout
+from coset.inference.symmetries import symmetries
 from coset.posterior.families import FitReport, Posterior, Samples
 from coset.posterior.low_rank import LowRankGaussian
 from coset.posterior.predict import finite_members
 from coset.posterior.random_masks import RandomMasks
-from coset.symmetry.discover import discover
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Inputs, Progress, Weights
 from coset.weights.masks import split_masks
@@ -126,7 +126,7 @@ class RebasedGaussian:
 
     def _foreseen(self, problem: Problem) -> SymmetryGroup | None:
         """The symmetries; refuses before the inner method runs what would be refused after."""
-        count = expected_members(self.inner, normalised=bool(problem.network.buffers))
+        count = expected_members(self.inner, normalised=bool(problem.network.statistics))
         if count is not None:
             self._require_enough(count or self.samples)
         dropping = innermost(self.inner)
@@ -206,7 +206,7 @@ class RebasedGaussian:
         if self.rank or self.per_unit or problem.network.buffers:
             raise CosetError(
                 "got samples one at a time for a covariance, or for a network with batch-norm "
-                "statistics",
+                "statistics or frozen parameters",
                 "needed a diagonal fit",
                 "use compact with all samples",
             )
@@ -273,7 +273,8 @@ class RebasedGaussian:
     ) -> Posterior:
         network = problem.network
         samples = {name: aligned[name] for name in network.layout.names}
-        fixed = {name: aligned[name].mean(0) for name in network.buffers}
+        fixed = {name: aligned[name].mean(0) for name in network.statistics}
+        fixed |= {name: aligned[name][0] for name in network.frozen}  # all alike
         gaussian: Posterior
         if self.per_unit:
             gaussian = unit_blocks(samples, fixed, report)
@@ -281,7 +282,7 @@ class RebasedGaussian:
             gaussian = low_rank(samples, self.rank, fixed, report)
         else:
             gaussian = diagonal(samples, fixed, report)
-        if not fixed:
+        if not network.statistics:
             return gaussian
         drawn = gaussian.sample(self.members, generator=generator)
         return Samples(refresh_statistics(problem, drawn), report=report)
@@ -297,15 +298,3 @@ def _some_inputs(problem: Problem, most: int) -> Inputs:
     """At most so many training inputs, evenly spread."""
     size = problem.train.size
     return problem.train.rows(torch.linspace(0, size - 1, min(size, most)).long())[0]
-
-
-def symmetries(problem: Problem) -> SymmetryGroup:
-    """The symmetry group of a problem's network, traced on its first example."""
-    module = problem.network.module
-    if module is None:
-        raise CosetError(
-            "got a network without its module, whose symmetries cannot be found",
-            "needed one made by functionalise",
-            "make the problem with functionalise(module), or use align=None",
-        )
-    return discover(module, problem.train.rows(torch.arange(1))[0])

@@ -127,7 +127,7 @@ class SWAG:
         rate = self.learning_rate or self._rate(problem, trained, generator)
         # batches of at most an eighth of the data: without gradient noise there is no cloud
         # but not of one example, of which batch norm takes no variance: nine are three times three
-        least = 3 if problem.network.buffers else 1
+        least = 3 if problem.network.statistics else 1
         batch = min(self.base.batch_size, max(least, problem.train.size // 8))
         recipe = Recipe(SGD(rate, self.momentum), Constant(), self.collected, batch)
         iterates = _Iterates(problem.network.layout, self.rank)
@@ -182,7 +182,7 @@ class SWAG:
             fixed,
             report,
         )
-        if not fixed:
+        if not problem.network.statistics:
             return gaussian
         drawn = gaussian.sample(self.members, generator=generator)
         return Samples(refresh_statistics(problem, drawn), report=report)

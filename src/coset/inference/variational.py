@@ -210,7 +210,8 @@ class Run:
     def _outputs(self, inputs: Inputs) -> Float[Tensor, "m b *c"]:
         """Outputs of random weights; also keeps the buffers after the pass."""
         outputs, buffers = self._evaluated(self._buffers, inputs, self._generators, self._together)
-        self._buffers = {name: tensor.detach() for name, tensor in buffers.items()}
+        after = {name: tensor.detach() for name, tensor in buffers.items()}
+        self._buffers = self._buffers | after  # not in place: who measures puts them back
         return outputs
 
     def _evaluated(

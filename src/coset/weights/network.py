@@ -31,10 +31,12 @@ class Network:
         apply_training: ``apply_training(weights, inputs)`` in training mode; returns the outputs
             and the buffers after the pass (batch-norm statistics), again without side effects.
         weights: The module's own weights, detached copies.
-        layout: The parameters.  Buffers are in :attr:`weights` because symmetries move them, but
-            no prior and no curvature covers them.
+        layout: The parameters, without frozen ones (``requires_grad_(False)``) unless all are.
+            Buffers are in :attr:`weights` because symmetries move them, but no prior and no
+            curvature covers them, nor what is frozen.
         initialise: Fresh weights from a generator.
         module: A copy of the module in evaluation mode, for tools that trace it.
+        frozen: Names of the parameters that stay as they are.
     """
 
     apply: Callable[[Weights, Inputs], Tensor]
@@ -43,14 +45,20 @@ class Network:
     layout: Layout
     initialise: Callable[[torch.Generator], Weights]
     module: nn.Module | None = None
+    frozen: tuple[str, ...] = ()
 
     __repr__ = brief
 
     @property
     def buffers(self) -> tuple[str, ...]:
-        """Names of the saved floating buffers."""
+        """Names of what comes along with the parameters: saved floating buffers, frozen ones."""
         parameters = set(self.layout.names)
         return tuple(name for name in self.weights if name not in parameters)
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Names of the saved floating buffers, which training may change."""
+        return tuple(name for name in self.buffers if name not in self.frozen)
 
 
 def weights_of(module: nn.Module) -> Weights:
@@ -113,8 +121,10 @@ def functionalise(module: nn.Module) -> Network:
     evaluating, training = _fixed_copy(module).eval(), _fixed_copy(module).train()
     _forget_batch_counts(training)
     weights = weights_of(evaluating)
-    layout = Layout.of(weights, [name for name, _ in module.named_parameters()])
-    buffers = [name for name in weights if name not in set(layout.names)]
+    frozen = _frozen(module)
+    names = [name for name, _ in module.named_parameters() if name not in frozen]
+    layout = Layout.of(weights, names)
+    statistics = [name for name in weights if name not in {*layout.names, *frozen}]
 
     evaluator, trainer = _per_thread(evaluating), _per_thread(training)
     tied = _has_ties(module)
@@ -126,7 +136,7 @@ def functionalise(module: nn.Module) -> Network:
 
     def apply_training(given: Weights, inputs: Inputs) -> tuple[Tensor, Weights]:
         # functional_call writes buffer updates into the dictionary it is given
-        fresh = {name: given.get(name, weights[name]).clone() for name in buffers}
+        fresh = {name: given.get(name, weights[name]).clone() for name in statistics}
         try:
             outputs = _call(trainer(), {**given, **fresh}, inputs, tied=tied)
         except ValueError as error:
@@ -135,9 +145,17 @@ def functionalise(module: nn.Module) -> Network:
         return outputs, fresh
 
     def initialise(generator: torch.Generator) -> Weights:
-        return weights_of(_reset(copy.deepcopy(evaluating), generator))
+        fresh = weights_of(_reset(copy.deepcopy(evaluating), generator, set(frozen)))
+        return fresh | {name: weights[name].clone() for name in frozen}
 
-    return Network(apply, apply_training, weights, layout, initialise, evaluating)
+    return Network(apply, apply_training, weights, layout, initialise, evaluating, frozen)
+
+
+def _frozen(module: nn.Module) -> tuple[str, ...]:
+    """Names of the parameters that stay: those without gradients, unless no other is left."""
+    named = dict(module.named_parameters())
+    found = [name for name, tensor in named.items() if not tensor.requires_grad]
+    return tuple(found) if len(found) < len(named) else ()
 
 
 def _fixed_copy(module: nn.Module) -> nn.Module:
@@ -229,18 +247,26 @@ def _forget_batch_counts(module: nn.Module) -> None:
             child.num_batches_tracked = None
 
 
-def _reset(module: nn.Module, generator: torch.Generator) -> nn.Module:
-    """Re-initialises every layer, children before parents, from the generator alone."""
+def _reset(module: nn.Module, generator: torch.Generator, frozen: set[str]) -> nn.Module:
+    """Re-initialises every layer, children before parents, from the generator alone.
+
+    A layer whose parameters are all frozen is left as it is, with its statistics.
+    """
     seed = int(torch.randint(2**62, (), generator=generator))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for name, child in reversed(list(module.named_modules())):
+            own = [
+                f"{name}.{each}".lstrip(".") for each, _ in child.named_parameters(recurse=False)
+            ]
+            if own and frozen.issuperset(own):
+                continue
             reset = getattr(child, "reset_parameters", None) or getattr(
                 child, "_reset_parameters", None
             )
             if reset is not None:
                 reset()
-            elif next(child.parameters(recurse=False), None) is not None:
+            elif own:
                 raise CosetError(
                     f"got {type(child).__name__} {name!r} with parameters and no reset_parameters",
                     "needed a way to draw fresh weights",
