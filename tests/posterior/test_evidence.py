@@ -104,3 +104,20 @@ def test_groups_without_curvature_keep_their_precision_and_are_named():
     best = best_precision(spectrum, torch.tensor([1.0, 1.0]), torch.tensor([1.0, 5.0]))
     assert best[1] == 5
     assert switched_off(spectrum, best) == [1]
+
+
+def test_curvature_by_rounding_is_none():
+    operator = Diagonal(torch.tensor([1.0, 1e-25]))
+    spectrum = spectrum_of(operator, torch.tensor([0, 1]), 2)
+    natural = torch.tensor([2.0, 7.0])
+    best = best_precision(spectrum, torch.tensor([0.1, 1e-9]), natural, natural=natural)
+    assert best[1] == 7
+
+
+def test_the_scale_of_a_group_decides_what_is_rounding():
+    """A group of weights a billion times as large has a billionth squared of the curvature."""
+    operator = Diagonal(torch.tensor([1.0, 1e-18]))
+    spectrum = spectrum_of(operator, torch.tensor([0, 1]), 2)
+    natural = torch.tensor([1.0, 1e-18])
+    best = best_precision(spectrum, torch.tensor([0.1, 1e17]), natural, natural=natural)
+    torch.testing.assert_close(best[1], best[0] * 1e-18)

@@ -30,6 +30,12 @@ from coset.posterior.row_evidence import row_effective, row_labels, row_logdet
 _SPAN = 1e8
 """How far a precision may lie above or below the mean curvature of its group."""
 
+_LOOSEST = 1e-3
+"""The least precision of a group, times the squared norm of its trained weights."""
+
+_ROUNDING = 1e-14
+"""Share of the largest curvature, each in the scale of its weights, up to which one is rounding."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -177,6 +183,7 @@ def best_precision(
     norms: Float[Tensor, " g"],
     start: Float[Tensor, " g"],
     *,
+    natural: Float[Tensor, " g"] | None = None,
     tolerance: float = 1e-6,
     sweeps: int = 200,
 ) -> Float[Tensor, " g"]:
@@ -188,13 +195,15 @@ def best_precision(
     Args:
         spectrum: The curvature.
         norms: ``|θ_g|²``.
-        start: First guess; it is also the answer for a group without curvature.
+        start: First guess.
+        natural: ``D_g / |θ̃_g|²`` of the trained weights, the scale of each group: the answer where
+            the data say nothing of it.  Left out: the first guess.
         tolerance: Of a ``log λ``.
         sweeps: At most so many.
     """
-    low, high = bounds(spectrum)
-    alive = high > 0
-    precision = torch.where(alive, start.clamp(low, high.clamp_min(1e-300)), start)
+    scales = start if natural is None else natural
+    low, high = bounds(spectrum, scales)
+    precision = start.clamp(low, high)
     for _ in range(sweeps):
         gamma, slope = spectrum.effective_and_slope(precision)
         if spectrum.rest:
@@ -203,7 +212,7 @@ def best_precision(
             pull = precision * norms
             step = ((pull - gamma) / (slope - pull).clamp_max(-1e-300)).clamp(-3, 3)
             fresh = precision * step.exp()
-        fresh = torch.where(alive, fresh.clamp(low, high.clamp_min(1e-300)), start)
+        fresh = fresh.clamp(low, high)
         change = float((fresh / precision).log().abs().max())
         precision = fresh
         # what a Newton step leaves is of the order of the square of that step
@@ -212,10 +221,27 @@ def best_precision(
     return precision
 
 
-def bounds(spectrum: Spectrum) -> tuple[Float[Tensor, " g"], Float[Tensor, " g"]]:
-    """The least and largest precisions: relative to the mean curvature, so that they scale too."""
+def bounds(
+    spectrum: Spectrum, natural: Float[Tensor, " g"]
+) -> tuple[Float[Tensor, " g"], Float[Tensor, " g"]]:
+    """The least and largest precision of each group, which scale as its weights do.
+
+    They lie around the mean curvature.  A group that hardly any data reach (a filter that is dead
+    on all of them, or nearly) has next to none: it is then held at the scale of its trained
+    weights, for a new input may wake it.
+
+    >>> spectrum = spectrum_of(Diagonal(torch.tensor([2.0, 0.0])), torch.tensor([0, 1]), 2)
+    >>> low, high = bounds(spectrum, torch.tensor([3.0, 5.0]))
+    >>> low.tolist(), high.tolist()
+    ([0.003, 5.0], [200000000.0, 5.0])
+    """
+    natural = natural.double()
     mean = spectrum.traces() / spectrum.sizes.clamp_min(1)
-    return mean / _SPAN, mean * _SPAN
+    told = mean / natural
+    silent = told <= _ROUNDING * told.max()
+    loosest = _LOOSEST * natural / spectrum.sizes.clamp_min(1)
+    low = torch.where(silent, natural, torch.maximum(mean / _SPAN, loosest))
+    return low, torch.where(silent, natural, torch.maximum(mean * _SPAN, natural))
 
 
 def switched_off(spectrum: Spectrum, precision: Float[Tensor, " g"]) -> list[int]:

@@ -59,3 +59,24 @@ def test_a_mode_sought_in_a_span_tunes_as_newton_does(monkeypatch):
     assert tuned(module, data) == pytest.approx(exact, rel=0.02)
     monkeypatch.setattr("coset.curvature.jacobian.Jacobian.of.__kwdefaults__", {"kept": 1})
     assert tuned(module, data) == pytest.approx(exact, rel=0.02)
+
+
+def test_filters_that_sleep_on_all_data_keep_the_scale_of_their_weights():
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(1, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.Conv2d(8, 32, 3, bias=False), nn.BatchNorm2d(32), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 3),
+    )  # fmt: skip
+    inputs, targets = torch.randn(40, 1, 8, 8), torch.randint(3, (40,))
+    for _ in range(20):
+        module(inputs)  # running statistics
+    asleep = [3, 8]
+    module[4].bias.data[asleep] = -8.0
+    predictor = fit(module.eval(), (inputs, targets))
+    found = predictor.posterior.report.prior.precision["3.weight"].flatten()[asleep]
+    natural = 72 / module[3].weight[asleep].detach().square().sum((1, 2, 3))
+    torch.testing.assert_close(found, natural)
+    awake = 20 * inputs  # wakes them: rounding had left them a curvature of 1e-30 and variance 1e25
+    assert bool((module[:6](awake)[:, asleep] > 0).any())
+    assert float(predictor(awake).variance.max()) < 1e3

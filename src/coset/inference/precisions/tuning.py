@@ -153,14 +153,17 @@ class Tuner:
         return 5
 
     def _first(self, measured: Measured) -> _State:
-        """``λ_g = D_g / |θ̃_g|²``: the only start that follows every rescaling of a group."""
-        flat = self.tangent.layout.flatten(self.tangent.weights).double()
-        count = len(self.groups.names)
-        spectrum = spectrum_of(measured.operator, self.groups.labels, count)
-        norms = self._norms(flat)
-        start = torch.where(norms > 0, spectrum.sizes / norms.clamp_min(1e-300), 1.0)
+        """The natural precisions: the only start that follows every rescaling of a group."""
+        spectrum = spectrum_of(measured.operator, self.groups.labels, len(self.groups.names))
         noise = self._residuals.most_certain if self.learn_noise else 1.0
-        return _State(start, noise, measured, spectrum)
+        return _State(self._natural, noise, measured, spectrum)
+
+    @cached_property
+    def _natural(self) -> Float[Tensor, " g"]:
+        """``D_g / |θ̃_g|²``; one for groups that are all zero."""
+        norms = self._norms(self.tangent.layout.flatten(self.tangent.weights))
+        sizes = torch.bincount(self.groups.labels, minlength=len(norms))
+        return torch.where(norms > 0, sizes / norms.clamp_min(1e-300), 1.0)
 
     @cached_property
     def _residuals(self) -> Residuals:
@@ -258,14 +261,14 @@ class Tuner:
         # where the mode moves with the precision, one step of the fixed point; else its end
         # (operators that groups cut across cost a factorisation a sweep: a few, in every step)
         sweeps = 1 if self._exact else (3 if spectrum.rest else 200)
-        precision = best_precision(spectrum, norms, precision, sweeps=sweeps)
+        precision = best_precision(spectrum, norms, precision, natural=self._natural, sweeps=sweeps)
         if self.learn_noise:
             gamma = float(spectrum.effective(precision).sum())
             noise = min(self._residuals.precision(state.point, gamma), self._residuals.most_certain)
         return replace(state, precision=precision, noise=noise)
 
     def _change(self, before: _State, after: _State) -> float:
-        low, high = bounds(after.spectrum.scaled(after.noise))
+        low, high = bounds(after.spectrum.scaled(after.noise), self._natural)
         inside = (after.precision > 2 * low) & (after.precision < high / 2)
         moved = (after.precision / before.precision).log().abs()[inside]
         noise = abs(math.log(after.noise / before.noise))
