@@ -50,35 +50,23 @@ class Gains:
 
     def best(self) -> Matrices:
         """The gain with the best signs for each pair."""
-        return _total(
-            reduce(np.maximum, [self.at(signs, parities) for signs in self._choices(own)])
-            for own, parities in self._components()
-        )
+        return _best(self.by_parity, MOST_SIGNS)
 
     def signs_at(self, chosen: Indices) -> Float[Tensor, "b h k"]:
         """The best signs of the pairs ``(i, chosen[i])``; ties flip nothing."""
-        signs = torch.ones(*chosen.shape, self.signs, dtype=torch.float64)
         if not self.signs:
-            return signs
-        picked = Gains(
-            {p: np.take_along_axis(m, chosen[..., None], -1) for p, m in self.by_parity.items()},
-            self.signs,
-        )
-        if np.array_equal(picked.at((1,) * self.signs), picked.best()):
-            return signs
-        for own, parities in self._components():
-            choices = self._choices(own)
-            options = np.stack([picked.at(choice, parities)[..., 0] for choice in choices])
-            best = torch.from_numpy(options.argmax(0))  # the first of equals
-            table = torch.tensor(choices, dtype=torch.float64)
-            signs[..., list(own)] = table[best][..., list(own)]
-        return signs
+            return torch.ones(*chosen.shape, 0, dtype=torch.float64)
+        picked = {
+            parity: np.take_along_axis(matrix, chosen[..., None], -1)[..., 0]
+            for parity, matrix in self.by_parity.items()
+        }
+        return torch.from_numpy(_best_signs(picked, MOST_SIGNS)[1]).movedim(0, -1)
 
-    def at(self, signs: tuple[int, ...], parities: Sequence[Parity] | None = None) -> Matrices:
-        """The gain, or the part of some parities, with the same signs for all pairs."""
+    def at(self, signs: tuple[int, ...]) -> Matrices:
+        """The gain with the same signs for all pairs."""
         return _total(
-            self.by_parity[parity] if _factor(parity, signs) > 0 else -self.by_parity[parity]
-            for parity in (self.by_parity if parities is None else parities)
+            matrix if _factor(parity, signs) > 0 else -matrix
+            for parity, matrix in self.by_parity.items()
         )
 
     def current(self) -> NDArray[np.float64]:
@@ -86,22 +74,70 @@ class Gains:
         parts = self.by_parity.values()
         return sum(m.diagonal(axis1=-2, axis2=-1).astype(np.float64) for m in parts)  # type: ignore[return-value]
 
-    def _choices(self, own: Sequence[int]) -> list[tuple[int, ...]]:
-        """Choices of all signs that differ only in some; the first flips nothing."""
-        return [
-            tuple(choice[own.index(k)] if k in own[:MOST_SIGNS] else 1 for k in range(self.signs))
-            for choice in sign_choices(min(len(own), MOST_SIGNS))
-        ]
 
-    def _components(self) -> tuple[tuple[tuple[int, ...], tuple[Parity, ...]], ...]:
-        return _components(tuple(self.by_parity))
+def _best(parts: Mapping[Parity, Matrices], most: int) -> Matrices:
+    """The largest sum over all signs.
+
+    Signs that meet in no matrix are chosen apart.  Of those that do, the one that meets the most is
+    held, at either value: then the others often fall apart, as those of the norms that read one
+    stream do.
+
+    Args:
+        parts: Matrices by the signs that flip them.
+        most: Signs that are held one inside the other; further ones stay as they are.
+    """
+    return _total(_best_together(own, most) for own in _apart(parts))
+
+
+def _best_together(parts: Mapping[Parity, Matrices], most: int) -> Matrices:
+    shared = _most_shared(tuple(parts))
+    if shared is None or not most:
+        return _total(parts.values())
+    return np.maximum(*(_best(_held(parts, shared, sign), most - 1) for sign in (1, -1)))
+
+
+def _best_signs(parts: Mapping[Parity, Matrices], most: int) -> tuple[Matrices, Matrices]:
+    """The same with the signs, along a first axis; among equals the first sign is kept."""
+    count = len(next(iter(parts)))
+    total = _total(map(np.zeros_like, parts.values()))
+    signs = np.ones((count, *total.shape))
+    for own in _apart(parts):
+        shared = _most_shared(tuple(own))
+        if shared is None or not most:
+            total = total + _total(own.values())
+            continue
+        kept, flipped = (_best_signs(_held(own, shared, sign), most - 1) for sign in (1, -1))
+        flipped[1][shared] = -1
+        better = flipped[0] > kept[0]
+        total = total + np.where(better, flipped[0], kept[0])
+        signs *= np.where(better, flipped[1], kept[1])
+    return total, signs
+
+
+def _held(parts: Mapping[Parity, Matrices], k: int, sign: int) -> dict[Parity, Matrices]:
+    """The matrices with one sign chosen."""
+    found: dict[Parity, Matrices] = {}
+    for parity, matrix in parts.items():
+        left = (*parity[:k], False, *parity[k + 1 :])
+        signed = -matrix if parity[k] and sign < 0 else matrix
+        found[left] = found[left] + signed if left in found else signed
+    return found
+
+
+def _apart(parts: Mapping[Parity, Matrices]) -> list[dict[Parity, Matrices]]:
+    return [{p: parts[p] for p in parities} for parities in _components(tuple(parts))]
 
 
 @cache
-def _components(
-    all_parities: tuple[Parity, ...],
-) -> tuple[tuple[tuple[int, ...], tuple[Parity, ...]], ...]:
-    """Signs that meet in no matrix can be chosen apart: groups of signs and their parities."""
+def _most_shared(parities: tuple[Parity, ...]) -> int | None:
+    """The sign that flips most of some matrices, if one flips any."""
+    counts = [sum(flips) for flips in zip(*parities, strict=True)]
+    return counts.index(max(counts)) if any(counts) else None
+
+
+@cache
+def _components(all_parities: tuple[Parity, ...]) -> tuple[tuple[Parity, ...], ...]:
+    """Parities that share no sign, not even over others, are apart."""
     groups: list[tuple[set[int], list[Parity]]] = []
     for parity in all_parities:
         own, parities = {k for k, flips in enumerate(parity) if flips}, [parity]
@@ -112,7 +148,7 @@ def _components(
             else:
                 apart.append((other, theirs))
         groups = [*apart, (own, parities)]
-    return tuple((tuple(sorted(own)), tuple(parities)) for own, parities in groups)
+    return tuple(tuple(parities) for _, parities in groups)
 
 
 def sign_choices(count: int) -> list[tuple[int, ...]]:

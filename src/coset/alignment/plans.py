@@ -15,7 +15,7 @@ from coset.symmetry.elements import PermutationFactor, ScalingFactor, Site
 from coset.symmetry.group import SymmetryGroup
 
 MOST_SIGNS = 4
-"""Signs that are chosen jointly, at ``2^k`` times the cost."""
+"""Signs that are held at either value one inside the other, at ``2^k`` times the cost."""
 
 STATISTICS = ("*running_mean*", "*running_var*")
 """Tensors that follow from the others and the data: moved along, never matched."""
