@@ -7,6 +7,7 @@ each group of a grouped convolution.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -110,6 +111,11 @@ class RowBlocks:
 
     __repr__ = brief
 
+    @cached_property
+    def roots(self) -> Float[Tensor, "b i o o"]:
+        """Lower triangular ``T_j`` with ``M_j = T_j T_jᵀ``; kept, for predictions ask each time."""
+        return cholesky(self.middle)
+
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
@@ -182,7 +188,7 @@ def _(operator: Kronecker) -> LinearOperator:
 
 @root.register
 def _(operator: RowBlocks) -> LinearOperator:
-    factors = cholesky(operator.middle)
+    factors = operator.roots
 
     def forward(x: Tensor) -> Tensor:
         return operator.backward(factors @ x.reshape(*factors.shape[:3], -1))

@@ -232,26 +232,37 @@ def _shared(pairs: Sequence[Pair], operator: BlockCovariance) -> Float[Tensor, "
 
 
 def _by_rows(pairs: Sequence[Pair], operator: RowBlocks) -> Float[Tensor, "n c c"]:
-    """One matrix over the rows for each column, all examples and outputs together."""
-    columns = _columns(pairs, operator)  # n c b i o
-    together = columns.permute(2, 3, 0, 1, 4).flatten(2, 3).contiguous()  # b i nc o
-    spread = torch.matmul(together, operator.middle).unflatten(2, columns.shape[:2])
-    spread = spread.permute(2, 3, 0, 1, 4)
-    return torch.matmul(columns.flatten(2), spread.flatten(2).mT)
+    """One matrix over the rows for each column, all examples and outputs together.
+
+    Products are written where the next one reads them: to rearrange so many numbers takes as long
+    as to multiply them.
+    """
+    parts = []
+    for block, roots in enumerate(operator.roots):
+        columns = _columns(pairs, operator, block)
+        count, outputs = columns.shape[1], len(pairs)
+        spread = columns.new_empty(count * outputs, *roots.shape[:2])
+        rows = columns.view(len(roots), count * outputs, -1)
+        torch.bmm(rows, roots, out=spread.transpose(0, 1))
+        flat = spread.view(count, outputs, -1)
+        parts.append(flat @ flat.mT)
+    return torch.stack(parts).sum(0)
 
 
-def _columns(pairs: Sequence[Pair], operator: RowBlocks) -> Float[Tensor, "n c b i o"]:
-    """Gradients in the block's weights, column by column of the turned inputs."""
-    right = pairs[0][1]
+def _columns(pairs: Sequence[Pair], operator: RowBlocks, block: int) -> Float[Tensor, "i n co"]:
+    """Gradients in a block's weights, by column of the turned inputs, contiguous."""
     if not same_right(pairs):
-        return turned_gradients(pairs, operator).mT
-    lefts = torch.cat([left for left, _ in pairs], dim=-1)  # n b r (c o)
-    before = right.shape[2] < lefts.shape[-1]
-    products = (_turned(right, operator, "right") if before else right).mT @ lefts
-    if not before:
-        products = torch.matmul(operator.right.mT, products)
-    split: Tensor = products.unflatten(-1, (len(pairs), -1))  # n b i c o
-    return split.permute(0, 3, 1, 2, 4)
+        turned = turned_gradients(pairs, operator)[:, :, block]  # n c o i
+        return turned.permute(3, 0, 1, 2).flatten(2).contiguous()
+    right, basis = pairs[0][1][:, block], operator.right[block]
+    lefts = torch.cat([left[:, block] for left, _ in pairs], dim=-1)  # n r (c o)
+    columns = lefts.new_empty(len(basis), len(lefts), lefts.shape[-1])
+    if right.shape[1] < lefts.shape[-1]:  # fewer positions than rows: turned before they are summed
+        first, second = (right @ basis).mT, lefts
+    else:
+        first, second = basis.mT.expand(len(lefts), -1, -1), right.mT @ lefts
+    torch.bmm(first, second, out=columns.transpose(0, 1))
+    return columns
 
 
 def one_position(
