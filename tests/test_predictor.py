@@ -308,3 +308,40 @@ def test_the_file_says_who_wrote_it(ensemble, tmp_path):
     _, facts = load_record(saved(ensemble, tmp_path))
     assert facts["coset"] == coset.__version__
     assert facts["format"] == 1
+
+
+@pytest.mark.parametrize("method", [QUICK, coset.Laplace()], ids=["trains", "stays"])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda start: "weights", "got start='weights'; needed a dictionary or None"),
+        (lambda start: {n: w.numpy() for n, w in start.items()}, "of type ndarray; needed tensors"),
+        (lambda start: {n: w.double() for n, w in start.items()}, r"float64; needed torch.float32"),
+        (lambda start: dict.fromkeys(start), "of type NoneType; needed tensors"),
+    ],
+    ids=["word", "arrays", "doubles", "nothing"],
+)
+def test_weights_to_start_from_are_tensors_of_the_type_of_the_network(data, method, change, words):
+    with pytest.raises(CosetError, match=words):
+        fit(module(), data, method=method, start=change(weights_of(module())))
+
+
+def test_a_file_is_read_into_a_module_of_its_type(ensemble, tmp_path):
+    path = saved(ensemble, tmp_path)
+    with pytest.raises(
+        CosetError, match=r"of type torch.float32; needed torch.float64, as the module"
+    ):
+        load(path, module().double())
+    tensors, facts = load_record(path)
+    del facts["types"]  # as earlier versions wrote them
+    save_record(path, tensors, facts)
+    load(path, module())
+
+
+def test_what_is_no_path_and_no_module_is_named(ensemble, tmp_path):
+    with pytest.raises(CosetError, match="got path=None; needed a text or PathLike"):
+        ensemble.save(None)
+    with pytest.raises(CosetError, match="got path=None; needed a text or PathLike"):
+        load(None, module())
+    with pytest.raises(CosetError, match="got the class Linear as the module"):
+        load(saved(ensemble, tmp_path), nn.Linear)

@@ -3,14 +3,20 @@
 A message has three parts: what we got, what we needed, what to do next.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from inspect import Parameter, signature
 from numbers import Integral
 from types import UnionType
 from typing import Any, Literal, Protocol, Union, get_args, get_origin
 
-_NAMES = {float: "a number", bool: "True or False", str: "a text", type(None): "None"}
+_NAMES = {
+    float: "a number",
+    bool: "True or False",
+    str: "a text",
+    Mapping: "a dictionary",
+    type(None): "None",
+}
 
 
 class CosetError(ValueError):

@@ -19,6 +19,7 @@ from coset.inference import Method
 from coset.inference.laplace import Laplace
 from coset.inference.method import fit_telling, require_method
 from coset.inference.updating import NewMean, add_data
+from coset.posterior.draws import require_generator
 from coset.posterior.families import Posterior
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.joint import JointPredictions
@@ -30,7 +31,14 @@ from coset.store import load_record, save_record
 from coset.version import __version__
 from coset.vocabulary import Inputs, Progress, Weights
 from coset.weights.inputs import take_rows
-from coset.weights.network import REFUSALS, Network, assign, functionalise, refusal
+from coset.weights.network import (
+    REFUSALS,
+    Network,
+    assign,
+    functionalise,
+    refusal,
+    require_module,
+)
 from coset.weights.stacking import check_fit
 
 KIND, FORMAT = "predictor", 1
@@ -146,6 +154,7 @@ class Predictor:
             "format": FORMAT,
             "coset": __version__,
             "network": {name: list(w.shape) for name, w in self.network.weights.items()},
+            "types": {name: str(w.dtype) for name, w in self.network.weights.items()},
         }
         tensors = self._base()
         for part in _PARTS:
@@ -216,6 +225,7 @@ def fit(
     _check_asked(module, method)
     require_kind(Likelihood, "Categorical", likelihood=likelihood)
     require_kind(GaussianPrior | None, prior=prior)
+    require_kind(Mapping | None, start=start)
     require_kind(Progress | None, progress=progress)
     problem = Problem.of(module, train, likelihood=likelihood, prior=prior)
     chosen = Laplace() if method is None else method
@@ -256,6 +266,7 @@ def load(path: str | Path, module: nn.Module) -> Predictor:
     tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
     try:
         _check_shapes(facts["network"], network, path, partial=False)
+        _check_types(facts.get("types", {}), network, path)
         parts = {key: restore(facts[key], tensors) for key in _PARTS}
         layout = parts["posterior"].layout
         draws = dict(zip(layout.names, layout.shapes, strict=True))
@@ -281,10 +292,20 @@ def _check_shapes(
     check_fit(saved, network.weights, what=f"weights in {path}", partial=partial)
 
 
+def _check_types(types: Mapping[str, str], network: Network, path: str | Path) -> None:
+    """The numbers of the file are of the types of the module's; old files do not tell."""
+    for name, kind in types.items():
+        if kind != str(network.weights[name].dtype):
+            raise CosetError(
+                f"got {path} with {name!r} of type {kind}",
+                f"needed {network.weights[name].dtype}, as the module has",
+                "convert the module with module.to(…) before",
+            )
+
+
 def _check_asked(module: object, method: object) -> None:
     """Refuses what is easily written by mistake."""
-    if not isinstance(module, nn.Module):
-        raise CosetError(f"got a {type(module).__name__} as the module", "needed a torch.nn.Module")
+    require_module(module)
     if method is not None:
         require_method(method, "method")
 
@@ -308,10 +329,5 @@ def _blaming(network: Network, inputs: Inputs) -> Iterator[None]:
 def _seeded(generator: torch.Generator | None) -> torch.Generator:
     if generator is None:
         return torch.Generator().manual_seed(0)
-    if not isinstance(generator, torch.Generator):
-        raise CosetError(
-            f"got generator={generator!r:.80}",
-            "needed a torch.Generator",
-            "write generator=torch.Generator().manual_seed(…)",
-        )
+    require_generator(generator)
     return generator

@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as serialise_tensors
 from torch import Tensor
 
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kind
 
 _BLANK = "0" * 64
 _SIGNED = re.compile("[0-9a-f]{64} {")
@@ -22,6 +23,7 @@ _SIGNED = re.compile("[0-9a-f]{64} {")
 
 def write_bytes(path: str | Path, content: bytes) -> None:
     """Writes beside the name, then renames, so that no reader ever sees half a file."""
+    require_kind(str | PathLike, path=path)
     target = Path(path)
     if not target.parent.is_dir():
         raise CosetError(f"got the path {target}", f"needed the folder {target.parent} to exist")
@@ -132,6 +134,7 @@ def _ours(content: bytes) -> bool:
 
 def read_bytes(path: str | Path) -> bytes:
     """The content of a file that must exist."""
+    require_kind(str | PathLike, path=path)
     try:
         return Path(path).read_bytes()
     except OSError as error:

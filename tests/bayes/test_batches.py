@@ -201,3 +201,19 @@ def test_what_the_refusal_of_names_says_to_do_works():
     inputs, targets = batches.rows(torch.arange(7))
     assert torch.equal(inputs[0], INPUTS)
     assert torch.equal(targets, TARGETS)
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["inputs", "targets"])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda part: part.to("meta"), "on the meta device"),
+        (lambda part: part.to_sparse(), r"of layout torch.sparse_coo; .* use \.to_dense\(\)"),
+    ],
+    ids=["meta", "sparse"],
+)
+def test_tensors_without_their_numbers_are_named(place, change, words):
+    data = [torch.ones(4, 2), torch.ones(4)]
+    data[place] = change(data[place])
+    with pytest.raises(CosetError, match=words):
+        as_batches(tuple(data))

@@ -187,3 +187,14 @@ def test_targets_that_do_not_belong_are_refused(likelihood, outputs, targets, me
 def test_noise_that_is_no_number_is_named():
     with pytest.raises(CosetError, match="got a noise of 'small'; needed a positive standard"):
         GaussianNoise("small")
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.int64, torch.float16])
+@pytest.mark.parametrize("likelihood", [GaussianNoise(0.5), HeteroscedasticGaussian()], ids=repr)
+def test_targets_of_another_type_are_taken_for_the_type_of_the_outputs(likelihood, kind):
+    outputs, targets = torch.randn(3, 2).float(), torch.arange(3.0).float()[:, None]
+    if isinstance(likelihood, GaussianNoise):
+        outputs = outputs[:, :1]
+    found = likelihood.log_prob(outputs, targets.to(kind))
+    assert found.dtype == torch.float32
+    assert torch.equal(found, likelihood.log_prob(outputs, targets))

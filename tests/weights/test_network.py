@@ -235,3 +235,12 @@ def test_wrapped_modules_are_what_is_inside(wrap):
     torch.testing.assert_close(network.apply(network.weights, inputs), module(inputs))
     assign(wrapped, {name: torch.zeros_like(w) for name, w in weights_of(wrapped).items()})
     assert not module[0].weight.any()
+
+
+def test_what_is_no_module_or_holds_no_numbers_is_named():
+    with pytest.raises(CosetError, match="got a NoneType as the module"):
+        functionalise(None)
+    with pytest.raises(CosetError, match="got the class Linear as the module"):
+        weights_of(nn.Linear)
+    with pytest.raises(CosetError, match="got a module with 'weight' on the meta device"):
+        functionalise(nn.Linear(2, 1, device="meta"))

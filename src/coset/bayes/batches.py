@@ -234,6 +234,7 @@ def read_pair(data: tuple[Any, ...] | list[Any]) -> Batch:
         raise CosetError(
             f"got targets of type {type(targets).__name__}", "needed a tensor or an array"
         )
+    _require_numbers(targets, "targets")
     if targets.dim() and not len(targets):
         raise CosetError("got an empty data set", "needed at least one example")
     inputs = read_inputs(data[0])
@@ -261,7 +262,19 @@ def read_inputs(inputs: Any) -> Inputs:
     several = isinstance(inputs, (tuple, list))
     found = tuple(map(as_tensor, inputs)) if several else as_tensor(inputs)
     count_rows(found)
+    for part in parts_of(found):
+        _require_numbers(part, "inputs")
     return as_inputs(parts_of(found))
+
+
+def _require_numbers(tensor: Tensor, what: str) -> None:
+    """Refuses tensors that do not hold one number after the other."""
+    if tensor.is_meta:
+        raise CosetError(f"got {what} on the meta device", "needed tensors that hold numbers")
+    if tensor.layout is not torch.strided:
+        raise CosetError(
+            f"got {what} of layout {tensor.layout}", "needed dense tensors", "use .to_dense()"
+        )
 
 
 def read_batch(batch: Any) -> Batch:

@@ -276,7 +276,8 @@ def _classes_last(outputs: Tensor) -> Tensor:
 
 
 def _like_outputs(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Targets in the shape of the outputs; one output may come without its axis."""
+    """Targets in the shape and type of the outputs; one output may come without its axis."""
+    targets = targets.to(outputs.dtype)
     if targets.shape == outputs.shape:
         return targets
     if outputs.shape[1] == 1 and targets.shape == (outputs.shape[0], *outputs.shape[2:]):

@@ -197,4 +197,4 @@ class _WhiteBatches:
 
 
 def _like(outputs: Tensor, targets: Tensor) -> Tensor:
-    return targets.reshape(outputs.shape)
+    return targets.reshape(outputs.shape).to(outputs.dtype)

@@ -100,7 +100,7 @@ class Laplace:
         """
         tell = progress or (lambda share, line: None)
         weights = problem.network.weights if start is None else start
-        check_fit(weights, problem.network.weights, what="trained weights")
+        check_fit(weights, problem.network.weights, what="trained weights", typed=True)
         if self.tuning is None and _unknown_noise(problem):
             raise CosetError(
                 "got Gaussian noise of unknown size and tuning=None",

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coset.bayes.likelihood import Likelihood
 from coset.bayes.prior import GaussianPrior
-from coset.errors import require_counts
+from coset.posterior.draws import check_draws
 from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
@@ -103,7 +103,7 @@ class PointMass:
 
     def sample(self, draws: int, *, generator: torch.Generator) -> Weights:
         """The same weights ``draws`` times."""
-        require_counts(draws=draws)
+        check_draws(draws, generator)
         return {name: tensor.expand(draws, *tensor.shape) for name, tensor in self.weights.items()}
 
 
@@ -141,7 +141,7 @@ class Samples:
         Equal weights: without repeating one before all have been drawn, so that asking for as many
         draws as members gives each once.  Unequal weights: independent draws.
         """
-        require_counts(draws=draws)
+        check_draws(draws, generator)
         count = members_of(self.stack)
         if self.weighting is None:
             rounds = -(-draws // count)
@@ -180,7 +180,7 @@ class Mixture:
 
         Systematic sampling: a component of weight ``w`` gets ``⌊w · draws⌋`` or one more.
         """
-        require_counts(draws=draws)
+        check_draws(draws, generator)
         counts = _systematic_counts(self.log_weights.exp(), draws, generator)
         parts = [
             component.sample(count, generator=generator)

@@ -6,8 +6,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from coset.errors import require_counts
 from coset.linalg import LinearOperator, diagonal, root
+from coset.posterior.draws import check_draws
 from coset.posterior.families import FitReport
 from coset.printing import brief
 from coset.vocabulary import Weights
@@ -73,7 +73,7 @@ class Gaussian:
 
     def sample(self, draws: int, *, generator: torch.Generator) -> Weights:
         """A stack of ``draws`` members: the covered tensors, and those that are fixed."""
-        require_counts(draws=draws)
+        check_draws(draws, generator)
         centre = self.layout.flatten(self.mean)
         noise = torch.randn(
             draws,

@@ -16,9 +16,10 @@ from coset.bayes.likelihood import GaussianNoise, Likelihood
 from coset.bayes.multivariate import MultivariateNoise
 from coset.curvature.columns import unit_columns
 from coset.curvature.maps import Pair
-from coset.errors import CosetError, require_counts
+from coset.errors import CosetError
 from coset.linalg import Kronecker, RowBlocks
 from coset.linalg.cholesky import cholesky
+from coset.posterior.draws import check_draws
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.output_moments import (
     BlockCovariance,
@@ -78,7 +79,7 @@ class JointPredictions:
 
     def sample_outputs(self, draws: int, *, generator: torch.Generator) -> Float[Tensor, "m n c"]:
         """Draws of the outputs: each is one function, seen at all inputs."""
-        require_counts(draws=draws)
+        check_draws(draws, generator)
         noise = torch.randn(
             draws,
             self.mean.numel(),

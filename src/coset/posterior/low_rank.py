@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.errors import CosetError, require_counts
+from coset.errors import CosetError
+from coset.posterior.draws import check_draws
 from coset.posterior.families import FitReport
 from coset.printing import brief
 from coset.vocabulary import Weights
@@ -76,7 +77,7 @@ class LowRankGaussian:
 
     def sample(self, draws: int, *, generator: torch.Generator) -> Weights:
         """A stack of ``draws`` members."""
-        require_counts(draws=draws)
+        check_draws(draws, generator)
         centre, std = self._flat(self.mean), self._flat(self.std)
         noise = _normal(centre, (draws, len(centre)), generator)
         flat = torch.addcmul(centre, std, noise)

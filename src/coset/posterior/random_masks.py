@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from coset.errors import require_counts
+from coset.posterior.draws import check_draws
 from coset.posterior.families import FitReport
 from coset.printing import brief
 from coset.vocabulary import Weights
@@ -45,7 +45,7 @@ class RandomMasks:
 
     def sample(self, draws: int, *, generator: torch.Generator) -> Weights:
         """A stack of ``draws`` members, with their masks."""
-        require_counts(draws=draws)
+        check_draws(draws, generator)
         like = next(iter(self.weights.values()))
 
         def uniform(shape: tuple[int, ...]) -> Tensor:

@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from coset.errors import require_counts
+from coset.posterior.draws import check_draws
 from coset.posterior.families import FitReport
 from coset.printing import brief
 from coset.vocabulary import Weights
@@ -50,7 +50,7 @@ class UnitBlocks:
 
     def sample(self, draws: int, *, generator: torch.Generator) -> Weights:
         """A stack of ``draws`` members."""
-        require_counts(draws=draws)
+        check_draws(draws, generator)
         noise: dict[tuple[str, int], Tensor] = {}
         drawn = {}
         for name in sorted(self.mean):  # an order of its own: that of a file is another

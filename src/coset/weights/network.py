@@ -72,12 +72,23 @@ def weights_of(module: nn.Module) -> Weights:
     return {name: tensor.detach().clone() for name, tensor in _named_tensors(unwrapped(module))}
 
 
+def require_module(module: object) -> None:
+    """Refuses what is no module."""
+    if isinstance(module, type):
+        raise CosetError(
+            f"got the class {module.__name__} as the module", "needed a torch.nn.Module"
+        )
+    if not isinstance(module, nn.Module):
+        raise CosetError(f"got a {type(module).__name__} as the module", "needed a torch.nn.Module")
+
+
 def unwrapped(module: nn.Module) -> nn.Module:
     """The module inside ``torch.compile`` and data parallelism, which change names, not functions.
 
     >>> sorted(weights_of(nn.DataParallel(nn.Linear(2, 1))))
     ['bias', 'weight']
     """
+    require_module(module)
     while True:
         inner = getattr(module, "_orig_mod", None)
         if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
@@ -118,6 +129,7 @@ def functionalise(module: nn.Module) -> Network:
     [[0.0], [0.0], [0.0]]
     """
     module = unwrapped(module)
+    _require_numbers(module)
     evaluating, training = _fixed_copy(module).eval(), _fixed_copy(module).train()
     _forget_batch_counts(training)
     weights = weights_of(evaluating)
@@ -156,6 +168,17 @@ def _frozen(module: nn.Module) -> tuple[str, ...]:
     named = dict(module.named_parameters())
     found = [name for name, tensor in named.items() if not tensor.requires_grad]
     return tuple(found) if len(found) < len(named) else ()
+
+
+def _require_numbers(module: nn.Module) -> None:
+    """Refuses modules that were built without their numbers."""
+    for name, tensor in _named_tensors(module):
+        if not isinstance(tensor, nn.UninitializedParameter) and tensor.is_meta:
+            raise CosetError(
+                f"got a module with {name!r} on the meta device",
+                "needed weights that hold numbers",
+                "load them with load_state_dict(…, assign=True), or build the module elsewhere",
+            )
 
 
 def _fixed_copy(module: nn.Module) -> nn.Module:

@@ -54,8 +54,17 @@ def check_fit(
     *,
     what: str = "weights",
     partial: bool = False,
+    typed: bool = False,
 ) -> None:
-    """Refuses weights whose names or shapes differ from those of ``pattern``."""
+    """Refuses weights whose names or shapes differ from those of ``pattern``.
+
+    Args:
+        weights: What was given.
+        pattern: What it must be like.
+        what: What it is, for the message.
+        partial: Whether names may be missing.
+        typed: Whether types of numbers must be the same too.
+    """
     unknown = [name for name in weights if name not in pattern]
     missing = [] if partial else [name for name in pattern if name not in weights]
     if unknown or missing:
@@ -66,6 +75,16 @@ def check_fit(
             "check that the weights belong to this architecture",
         )
     for name, tensor in weights.items():
+        if not isinstance(tensor, Tensor):
+            raise CosetError(
+                f"got {what} with {name!r} of type {type(tensor).__name__}", "needed tensors"
+            )
+        if typed and tensor.dtype != pattern[name].dtype:
+            raise CosetError(
+                f"got {what} with {name!r} of type {tensor.dtype}",
+                f"needed {pattern[name].dtype}, as the network has",
+                "convert the weights or the module",
+            )
         if tensor.shape != pattern[name].shape:
             raise CosetError(
                 f"got {what} with {name!r} of shape {tuple(tensor.shape)}",

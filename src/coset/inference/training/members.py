@@ -38,12 +38,12 @@ def starting_points(problem: Problem, start: Weights | None, seeds: Sequence[int
     if start is None:
         generators = [torch.Generator().manual_seed(seed ^ _START) for seed in seeds]
         return stack([network.initialise(generator) for generator in generators])
-    known = {name: tensor for name, tensor in start.items() if name in network.weights}
-    if any(tensor.dim() > network.weights[name].dim() for name, tensor in known.items()):
+    axes = {name: len(getattr(start.get(name), "shape", ())) for name in network.weights}
+    if any(axes[name] > tensor.dim() for name, tensor in network.weights.items()):
         shapes = {n: w.expand(len(seeds), *w.shape) for n, w in network.weights.items()}
-        check_fit(start, shapes, what="a stack to start from")
+        check_fit(start, shapes, what="a stack to start from", typed=True)
         return start
-    check_fit(start, network.weights, what="weights to start from")
+    check_fit(start, network.weights, what="weights to start from", typed=True)
     return {name: tensor.expand(len(seeds), *tensor.shape) for name, tensor in start.items()}
 
 
