@@ -21,6 +21,36 @@ def test_jacobian(name):
     torch.testing.assert_close(rows, brute_jacobian(network, network.layout, inputs))
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_visit_hands_over_the_same_gradients_once(name):
+    module, inputs = build(name)
+    network = functionalise(module)
+    recorded = record(network, network.weights, network.layout, inputs)
+    cotangent = torch.randn_like(recorded.outputs)
+    for _ in range(2):  # nothing is left behind in the graph
+        visited = []
+        recorded.visit(cotangent, lambda *found, to=visited: to.append(found))
+        expected = recorded.gradients(cotangent)
+        assert sorted(names for names, _ in visited) == sorted(expected)
+        for names, found in visited:
+            torch.testing.assert_close(found, expected[names])
+
+
+def test_an_error_on_the_way_leaves_no_listener():
+    network = functionalise(nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)))
+    recorded = record(network, network.weights, network.layout, torch.randn(4, 2))
+    cotangent, visited = torch.ones(4, 2), []
+
+    def fail(names, found):
+        visited.append(names)
+        raise CosetError("got enough")
+
+    with pytest.raises(CosetError, match="got enough"):
+        recorded.visit(cotangent, fail)
+    recorded.gradients(cotangent)
+    assert len(visited) == 1
+
+
 @pytest.mark.parametrize("rows", range(1, 10))
 @pytest.mark.parametrize(
     "name", ["vision", "language", "by hand", "torch attention", "decoder", "lstm", "gru"]

@@ -5,12 +5,14 @@ layer, is seen each time.  Gradients are then taken to the outputs of the linear
 the weights, which saves half of the backward pass.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.utils.hooks import RemovableHandle
 
 from coset.curvature.direct import meet
 from coset.curvature.examples import probe
@@ -20,6 +22,9 @@ from coset.curvature.watch import Watch
 from coset.vocabulary import Inputs, Weights
 from coset.weights.layout import Layout
 from coset.weights.network import Network
+
+Place = tuple[tuple[str, ...], int]
+"""One use of a block's weights: the block and its number."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,57 @@ class Recorded:
         )
         return {names: [next(gradients) for _ in found] for names, found in self.edges.items()}
 
+    def visit(
+        self, cotangent: Tensor, see: Callable[[tuple[str, ...], list[Tensor]], None]
+    ) -> None:
+        """Hands over the gradients of each block as soon as the backward pass has come by.
+
+        Then they are still near the processor, and no more of them are kept than a block has.
+        """
+        waiting: dict[tuple[str, ...], dict[int, Tensor]] = {}
+
+        def arrive(place: Place, gradient: Tensor) -> None:
+            names, use = place
+            found = waiting.setdefault(names, {})
+            found[use] = gradient
+            if len(found) == len(self.edges[names]):
+                see(names, [found[k] for k in range(len(found))])
+                del waiting[names]
+
+        def listen(place: Place, edge: GradientEdge) -> RemovableHandle:
+            return edge.node.register_prehook(lambda got: arrive(place, got[edge.output_nr]))
+
+        places, ends = self._places, self._ends
+        handles = [listen(place, edge) for place, edge in places.items() if place not in ends]
+        try:
+            last = torch.autograd.grad(
+                self.outputs, [places[place] for place in ends], cotangent, retain_graph=True
+            )
+        finally:
+            for handle in handles:
+                handle.remove()
+        for place, gradient in zip(ends, last, strict=True):
+            arrive(place, gradient)
+
+    @cached_property
+    def _places(self) -> dict[Place, GradientEdge]:
+        return {
+            (names, use): edge
+            for names, found in self.edges.items()
+            for use, edge in enumerate(found)
+        }
+
+    @cached_property
+    def _ends(self) -> list[Place]:
+        """Maps before which no other comes: a backward pass to them comes by all others."""
+        watched = {edge.node for edge in self._places.values()}
+        above: set[Node] = set()  # nodes from which the outputs of another map are reached
+        for node in reversed(_in_order(self.outputs)):
+            following = [after for after, _ in node.next_functions if after is not None]
+            if any(after in watched or after in above for after in following):
+                above.add(node)
+        return [place for place, edge in self._places.items() if edge.node not in above]
+
     def pairs(self, cotangent: Tensor) -> dict[tuple[str, ...], Pair]:
         """``u`` and ``v`` of every block for one direction in the outputs."""
         return {
@@ -100,7 +156,7 @@ def record(
     watch, outputs = _watched_run(network, weights, layout, inputs, separate)
     if not watch.in_step:  # what a network makes in its first call is there in the second
         watch, outputs = _watched_run(network, weights, layout, inputs, separate)
-    reached = _nodes_behind(outputs)
+    reached = {*_in_order(outputs)}
     uses: dict[tuple[str, ...], list[LinearMap]] = {}
     edges: dict[tuple[str, ...], list[GradientEdge]] = {}
     for use, edge in watch.found:
@@ -130,15 +186,22 @@ def _watched_run(
         return watch, network.apply({**plain, **watch.leaves}, inputs)
 
 
-def _nodes_behind(outputs: Tensor) -> set[Node]:
-    """All nodes of the graph that a gradient of the outputs reaches."""
-    found: set[Node] = set()
-    waiting = [outputs.grad_fn]
+def _in_order(outputs: Tensor) -> list[Node]:
+    """All nodes of the graph that a gradient of the outputs reaches, each before what it feeds."""
+    found: list[Node] = []
+    seen: set[Node] = set()
+    waiting: list[tuple[Node | None, bool]] = [(outputs.grad_fn, False)]
     while waiting:
-        node = waiting.pop()
-        if node is not None and node not in found:
-            found.add(node)
-            waiting += [following for following, _ in node.next_functions]
+        node, done = waiting.pop()
+        if node is None:
+            continue
+        if done:
+            found.append(node)  # after all that it feeds
+        elif node not in seen:
+            seen.add(node)
+            waiting.append((node, True))
+            waiting += [(following, False) for following, _ in node.next_functions]
+    found.reverse()
     return found
 
 

@@ -5,8 +5,9 @@ Kronecker product of the moments of ``u`` and of ``v``; the correction (George e
 the eigenvectors and puts the exact second moments along them in place of the eigenvalues.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -127,9 +128,7 @@ class KFAC:
                 count = column_count(problem.likelihood, at)
                 sums[own].add_own(recorded.maps[own][0], summed(problem.likelihood, at), at, count)
             for column in columns if own is None or len(blocks) > 1 else ():
-                for names, found in recorded.gradients(column).items():
-                    if names != own:
-                        sums[names].add(recorded.maps[names], found)
+                recorded.visit(column, partial(_add_unless_own, sums, recorded, own))
             for moments in sums.values():
                 moments.flush()
         operators = [
@@ -149,6 +148,18 @@ class KFAC:
                 f"needed at most {self.memory / 2**30:.1f} GiB",
                 "use DiagonalOnly(), or a subset that leaves that layer out",
             )
+
+
+def _add_unless_own(
+    sums: Mapping[tuple[str, ...], "_Moments"],
+    recorded: Recorded,
+    own: tuple[str, ...] | None,
+    names: tuple[str, ...],
+    gradients: list[Tensor],
+) -> None:
+    """Adds a column of one block; the layer whose outputs are the network's has all of them."""
+    if names != own:
+        sums[names].add(recorded.maps[names], gradients)
 
 
 class _Moments:
