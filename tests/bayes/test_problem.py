@@ -1,6 +1,6 @@
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from coset import Categorical, CosetError, GaussianNoise, GaussianPrior, Problem, functionalise
 from coset.bayes import as_batches
@@ -111,3 +111,37 @@ def test_inputs_of_another_type_than_the_weights_are_told_which():
 def test_one_output_for_two_classes_asks_for_bernoulli():
     with pytest.raises(CosetError, match=r"Bernoulli\(\)"):
         Problem.of(nn.Linear(3, 1), (torch.randn(4, 3), torch.arange(4) % 2))
+
+
+class Through(nn.Module):
+    """A layer whose outputs go through something."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.layer, self.change = nn.Linear(2, 3), change
+
+    def forward(self, inputs):
+        return self.change(self.layer(inputs))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (Tensor.detach, "outputs do not depend on its parameters; .* look for detach"),
+        (torch.no_grad()(lambda outputs: outputs * 2), "outputs do not depend on its parameters"),
+        (lambda outputs: outputs.relu_().mul_(2), "torch cannot differentiate .* in place"),
+    ],
+    ids=["detached", "without gradient", "in place"],
+)
+def test_networks_without_gradients_are_named(change, words):
+    data = torch.randn(4, 2), torch.arange(4) % 3
+    with torch.no_grad():  # a caller's setting does not matter
+        Problem.of(Through(torch.tanh), data)
+        with pytest.raises(CosetError, match=words):
+            Problem.of(Through(change), data)
+
+
+def test_batch_norm_without_running_statistics_is_named():
+    module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, track_running_stats=False))
+    with pytest.raises(CosetError, match="batch norm '1' without running statistics"):
+        Problem.of(module, (torch.randn(4, 2), torch.arange(4) % 3))

@@ -140,3 +140,13 @@ def test_the_setting_that_is_missing_is_named():
     problem = Problem(functionalise(Flat(2, 2)), Categorical(), GaussianPrior(0.0), data)
     with pytest.raises(CosetError, match=r"curvature of .* give learning_rate"):
         SWAG(rank=0, base=MaximumAPosteriori(epochs=1)).fit(problem, generator=seeded())
+
+
+def test_the_vectors_of_a_spectral_norm_are_no_statistics(generator):
+    normed = nn.utils.parametrizations.spectral_norm(nn.Linear(2, 4))
+    module = nn.Sequential(normed, nn.BatchNorm1d(4), nn.Linear(4, 3))
+    problem = Problem.of(module, (torch.randn(12, 2), torch.arange(12) % 3))
+    members = {name: torch.stack([w, w]) for name, w in problem.network.weights.items()}
+    fresh = refresh_statistics(problem, members)
+    for name, tensor in members.items():
+        assert torch.equal(fresh[name], tensor) == (".running_" not in name)

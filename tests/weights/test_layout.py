@@ -51,3 +51,11 @@ def test_scalars_have_a_place():
     layout = Layout.of({"s": torch.tensor(3.0), "v": torch.zeros(2)})
     assert layout.flatten({"s": torch.tensor(3.0), "v": torch.zeros(2)}).tolist() == [3, 0, 0]
     assert layout.unflatten(torch.arange(3.0))["s"].shape == ()
+
+
+def test_tensors_of_several_types_make_no_vector():
+    weights = {"a": torch.zeros(2, dtype=torch.float32), "b": torch.zeros(1, dtype=torch.float64)}
+    with pytest.raises(
+        CosetError, match=r"'b' of type torch.float64 and 'a' of type torch.float32"
+    ):
+        Layout.of(weights).flatten(weights)

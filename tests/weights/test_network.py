@@ -244,3 +244,11 @@ def test_what_is_no_module_or_holds_no_numbers_is_named():
         weights_of(nn.Linear)
     with pytest.raises(CosetError, match="got a module with 'weight' on the meta device"):
         functionalise(nn.Linear(2, 1, device="meta"))
+
+
+def test_parameters_without_entries_come_along():
+    module = nn.Linear(2, 3)
+    module.register_parameter("none", nn.Parameter(torch.zeros(0, 2)))
+    network = functionalise(module)
+    assert network.layout.names == ("weight", "bias")
+    assert network.frozen == ("none",)

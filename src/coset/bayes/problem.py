@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor, nn
 
 from coset.bayes.batches import Batches, Data, as_batches
@@ -79,6 +80,7 @@ class Problem:
                 "needed one that there is a posterior over",
                 "check that its layers are attributes of the module, not of a list or dictionary",
             )
+        self.check_batch_norm()
         seen = 0
         for number, (inputs, targets) in enumerate(self.train):
             check_finite_inputs(inputs, first=seen)
@@ -86,6 +88,40 @@ class Problem:
                 outputs = self._first_outputs(inputs)
             seen += len(targets)
             self.likelihood.check(outputs.expand(len(targets), *outputs.shape[1:]), targets)
+
+    def check_batch_norm(self) -> None:
+        """Refuses norms that couple the examples of a batch, which then have no outputs alone."""
+        module = self.network.module
+        for name, child in () if module is None else module.named_modules():
+            if isinstance(child, nn.modules.batchnorm._BatchNorm) and child.running_mean is None:
+                raise CosetError(
+                    f"got the batch norm {name!r} without running statistics",
+                    "needed outputs that do not depend on the other examples of a batch",
+                    "build it with track_running_stats=True and train it, or use another norm",
+                )
+
+    def _check_gradients(self, inputs: Inputs) -> None:
+        """Refuses networks through which no gradient comes."""
+        network = self.network
+        leaves = {n: network.weights[n].detach().requires_grad_() for n in network.layout.names}
+        try:
+            with torch.enable_grad():
+                outputs = network.apply({**network.weights, **leaves}, inputs)
+                reached = outputs.requires_grad
+                if reached:
+                    torch.autograd.grad(outputs.sum(), list(leaves.values()), allow_unused=True)
+        except REFUSALS as error:
+            raise CosetError(
+                f"got a network that torch cannot differentiate ({str(error).partition(':')[0]})",
+                "needed gradients of its outputs",
+                "replace operations in place, such as relu_ and mul_, in its forward",
+            ) from error
+        if not reached:
+            raise CosetError(
+                "got a network whose outputs do not depend on its parameters",
+                "needed gradients from its outputs to them",
+                "look for detach, no_grad, .data and .item in its forward",
+            )
 
     def _first_outputs(self, inputs: Inputs) -> Tensor:
         few = take_rows(inputs, slice(2))
@@ -99,6 +135,7 @@ class Problem:
                 self._advice(inputs),
             ) from error
         if isinstance(outputs, Tensor) and outputs.shape[:1] == (count_rows(few),):
+            self._check_gradients(few)
             return outputs[:1]
         kind = type(outputs).__name__
         if isinstance(outputs, Tensor):

@@ -18,27 +18,32 @@ def refresh_statistics(problem: Problem, members: Weights) -> Weights:
     A statistic is the mean over batches of what the batch says, weighted by its rows.
     """
     network = problem.network
-    if not network.statistics:
+    if not _names(network):
         return members
     return stack([_refreshed(problem, member) for member in unstack(members)])
 
 
 def _refreshed(problem: Problem, member: Weights) -> Weights:
     network = problem.network
-    zeros = {name: torch.zeros_like(member[name]) for name in network.statistics}
+    zeros = {name: torch.zeros_like(member[name]) for name in _names(network)}
     totals, rows = dict(zeros), 0
     for inputs, targets in in_equal_parts(problem.train):
         after = _pass(network, {**member, **zeros}, inputs)
         totals = {name: totals[name] + after[name] * len(targets) for name in totals}
         rows += len(targets)
-    ones = {name: torch.ones_like(member[name]) for name in network.statistics}
+    ones = {name: torch.ones_like(member[name]) for name in _names(network)}
     inputs, _ = next(in_equal_parts(problem.train))
     from_ones = _pass(network, {**member, **ones}, inputs)
     from_zeros = _pass(network, {**member, **zeros}, inputs)
     return member | {
         name: _solve(member[name], totals[name] / rows, from_ones[name] - from_zeros[name])
-        for name in network.statistics
+        for name in _names(network)
     }
+
+
+def _names(network: Network) -> list[str]:
+    """The statistics; buffers of parametrisations, as of a spectral norm, belong to the weights."""
+    return [name for name in network.statistics if ".parametrizations." not in name]
 
 
 def _solve(before: Tensor, mean: Tensor, kept: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.multivariate import MultivariateNoise
@@ -107,7 +107,8 @@ class Laplace:
                 "needed the noise, or a way to find it",
                 "give GaussianNoise(std=…) or tuning=ByEvidence()",
             )
-        _check_batch_norm(problem)
+        problem.check_batch_norm()
+        problem.network.layout.check(weights)
         tell(0.0, "curvature")
         if isinstance(self.curvature, MatrixFree):
             return self._by_samples(self.curvature, problem, weights, start, generator, tell)
@@ -320,18 +321,6 @@ def _first(curvature: Curvature, problem: Problem, settings: ByEvidence) -> Curv
     if gaussian or settings.hessian != "tangent":
         return curvature
     return uncorrected(curvature)
-
-
-def _check_batch_norm(problem: Problem) -> None:
-    """Statistics of a batch would couple its examples: then there is no Jacobian of one."""
-    module = problem.network.module
-    for name, child in () if module is None else module.named_modules():
-        if isinstance(child, nn.modules.batchnorm._BatchNorm) and child.running_mean is None:
-            raise CosetError(
-                f"got the batch norm {name!r} without running statistics",
-                "needed outputs that do not depend on the other examples of a batch",
-                "build it with track_running_stats=True and train it, or use another norm",
-            )
 
 
 def _unknown_noise(problem: Problem) -> bool:

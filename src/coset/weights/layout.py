@@ -60,7 +60,7 @@ class Layout:
 
     def flatten(self, weights: Weights) -> Float[Tensor, "*m p"]:
         """The chosen tensors of one member, or of a stack, as flat vectors."""
-        self._check(weights)
+        self.check(weights)
         parts = []
         for name, shape in zip(self.names, self.shapes, strict=True):
             tensor = weights[name]
@@ -100,12 +100,20 @@ class Layout:
         """Only the tensors of this layout."""
         return {name: weights[name] for name in self.names}
 
-    def _check(self, weights: Weights) -> None:
+    def check(self, weights: Weights) -> None:
+        """Refuses weights that are not the tensors of this layout, all of one type."""
         for name, shape in zip(self.names, self.shapes, strict=True):
             if name not in weights:
                 raise CosetError(
                     f"got weights without {name!r}", "needed every tensor of the layout"
                 )
             got = tuple(weights[name].shape)
+            if weights[name].dtype != weights[self.names[0]].dtype:
+                raise CosetError(
+                    f"got {name!r} of type {weights[name].dtype} and {self.names[0]!r} of type "
+                    f"{weights[self.names[0]].dtype}",
+                    "needed one type for all, to make a vector of them",
+                    "convert the module with module.to(…)",
+                )
             if got[len(got) - len(shape) :] != shape:
                 raise CosetError(f"got {name!r} of shape {got}", f"needed {shape}")

@@ -164,10 +164,17 @@ def functionalise(module: nn.Module) -> Network:
 
 
 def _frozen(module: nn.Module) -> tuple[str, ...]:
-    """Names of the parameters that stay: those without gradients, unless no other is left."""
+    """Names of the parameters that stay: those without gradients, unless no other is left.
+
+    And those without entries, of which nothing can change.
+    """
     named = dict(module.named_parameters())
-    found = [name for name, tensor in named.items() if not tensor.requires_grad]
-    return tuple(found) if len(found) < len(named) else ()
+    some = any(each.requires_grad for each in named.values())
+    return tuple(
+        name
+        for name, each in named.items()
+        if not each.numel() or (some and not each.requires_grad)
+    )
 
 
 def _require_numbers(module: nn.Module) -> None:
