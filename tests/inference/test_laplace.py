@@ -116,6 +116,30 @@ def test_single_precision_agrees_with_double(classification):
     )
 
 
+@pytest.mark.parametrize("recipe", [Full(), LowRank(80)], ids=label)
+@pytest.mark.parametrize("rows", [300, 40])  # more outputs than weights, and fewer
+def test_single_precision_where_the_data_leave_little_of_the_prior(recipe, rows):
+    """Inputs that nearly depend on each other, little noise: a billion times the prior."""
+    inputs = torch.randn(rows, 2) @ torch.randn(2, 12) + 1e-2 * torch.randn(rows, 12)
+    module = nn.Sequential(nn.Linear(12, 6), nn.Tanh(), nn.Linear(6, 1))
+    new = torch.cat([inputs[:5], inputs[:5] + 3, 10 * inputs[:5], torch.zeros(1, 12)])
+    method = Laplace(recipe, tuning=None)
+
+    def fitted(dtype):
+        data = inputs.to(dtype), module.to(dtype)(inputs.to(dtype)).detach()
+        return fit(module, data, method=method, likelihood=GaussianNoise(1e-3))
+
+    single = fitted(torch.float32)
+    found, joint = single(new.float()).variance, single.joint(new.float()).matrix
+    draws = single.posterior.sample(2, generator=torch.Generator().manual_seed(0))
+    assert {t.dtype for t in (found, joint, *draws.values())} == {torch.float32}
+    wide = fitted(torch.float64)
+    exact = wide(new.double()).variance
+    torch.testing.assert_close(found.double(), exact, rtol=1e-3, atol=0)
+    whole = wide.joint(new.double()).matrix
+    assert (joint - whole).abs().max() < 1e-5 * whole.abs().max()
+
+
 def test_bad_input(classification, regression):
     module, data = classification
     with pytest.raises(CosetError, match="groups='filters'"):

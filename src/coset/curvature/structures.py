@@ -86,7 +86,8 @@ class Full:
             return Measured(LowRankPlusDiagonal(factor.new_zeros(count), factor))
         total = torch.zeros(count, count, dtype=torch.float64, device=found.device)
         for part in parts:
-            total += part.mT @ part
+            wide = part.double()  # rounded products would leave eigenvalues below zero
+            total += wide.mT @ wide
         check_gradients(total)
         return Measured(Dense(total))
 

@@ -25,10 +25,10 @@ from coset.inference.precisions.by_evidence import ByEvidence
 from coset.inference.precisions.grouping import Groups, cuts_of, group_weights, prior_of
 from coset.inference.precisions.tuning import Tuner
 from coset.inference.subsets import Columns, LastLayer, Subnetwork
-from coset.linalg import Embedded, LinearOperator, cast, inverse, scale, shift
+from coset.linalg import Embedded, inverse, scale, shift
 from coset.posterior.evidence import spectrum_of
 from coset.posterior.families import FitReport
-from coset.posterior.gaussian import Gaussian
+from coset.posterior.gaussian import Gaussian, stored
 from coset.posterior.linearised import Linearised
 from coset.posterior.links import TopDifference
 from coset.posterior.tangent_samples import TangentSamples
@@ -249,7 +249,7 @@ class _Part:
         mean = {name: weights[name].clone() for name in self.layout.names}
         operator = measured.operator if noise == 1 else scale(measured.operator, noise)
         dtype = mean[self.layout.names[0]].dtype
-        covariance: LinearOperator = cast(inverse(shift(operator, precision)), dtype)
+        covariance = stored(inverse(shift(operator, precision)), dtype)
         if self.columns is not None:
             covariance = Embedded(covariance, self.columns.index, self.layout.size)
         return Gaussian(mean, covariance, measured.layers, report, fixed=self.fixed)

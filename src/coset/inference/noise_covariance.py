@@ -16,6 +16,7 @@ from torch import Tensor
 from coset.bayes.multivariate import MultivariateNoise, whitened
 from coset.bayes.problem import Problem
 from coset.curvature.tangent import Tangent
+from coset.linalg import cast
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.output_moments import output_moments
 from coset.vocabulary import Weights
@@ -96,7 +97,7 @@ def _moved(
     small = tangent.is_small
     point = tangent.find_mode(
         flat,
-        preconditioner=None if small else near,
+        preconditioner=None if small else cast(near, flat.dtype),
         tolerance=1e-11 if small else 1e-4,
         steps=20 if small else 2,
     )

@@ -35,7 +35,7 @@ from coset.linalg import (
     inverse,
     logdet,
 )
-from coset.posterior.gaussian import Gaussian
+from coset.posterior.gaussian import Gaussian, stored
 from coset.vocabulary import Weights
 
 NewMean = Literal["moved", "kept"]
@@ -67,7 +67,7 @@ def add_data(posterior: Gaussian, problem: Problem, *, mean: NewMean = "moved") 
     point = _new_mode(tangent, start, before, inner) if mean == "moved" else start
     after = _added(before, posterior, problem, point.outputs)
     gain = _log_evidence(tangent, point, start, before, after)
-    updated: LinearOperator = cast(inverse(after), start.flat.dtype)
+    updated = stored(inverse(after), start.flat.dtype)
     flat = point.flat
     if isinstance(covariance, Embedded):
         updated = replace(covariance, inner=updated)

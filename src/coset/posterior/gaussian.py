@@ -6,7 +6,15 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from coset.linalg import LinearOperator, diagonal, root
+from coset.linalg import (
+    Dense,
+    Embedded,
+    LinearOperator,
+    LowRankPlusDiagonal,
+    cast,
+    diagonal,
+    root,
+)
 from coset.posterior.draws import check_draws
 from coset.posterior.families import FitReport
 from coset.printing import brief
@@ -63,9 +71,15 @@ class Gaussian:
         >>> Gaussian({"w": torch.zeros(1)}, Diagonal(torch.tensor([4.0]))).marginals()
         ({'w': tensor([0.])}, {'w': tensor([2.])})
         """
-        std = self.layout.unflatten(diagonal(self.covariance).clamp_min(0).sqrt())
+        entries = diagonal(self.covariance).clamp_min(0).sqrt()
+        std = self.layout.unflatten(entries.to(self.layout.flatten(self.mean)))
         fixed = {name: torch.zeros_like(tensor) for name, tensor in self.fixed.items()}
         return {**self.fixed, **self.mean}, {**fixed, **std}
+
+    def widened(self, vectors: Tensor) -> Tensor:
+        """Vectors in the type of the covariance, where that is wider than the weights'."""
+        kept = _wide_type(self.covariance)
+        return vectors if kept is None else vectors.to(kept)
 
     @cached_property
     def _root(self) -> LinearOperator:
@@ -82,6 +96,28 @@ class Gaussian:
             dtype=centre.dtype,
             device=generator.device,
         ).to(centre.device)
-        deviations: Tensor = self._root.matmat(noise.mT)
+        deviations = self._root.matmat(self.widened(noise.mT)).to(centre)
         fixed = {name: tensor.expand(draws, *tensor.shape) for name, tensor in self.fixed.items()}
         return self.layout.unflatten(centre + deviations.mT) | fixed
+
+
+def stored(covariance: LinearOperator, dtype: torch.dtype) -> LinearOperator:
+    """A covariance as a posterior keeps it: in a type of the weights where that does no harm.
+
+    Products with matrices and low-rank terms subtract: where the data leave a millionth of the
+    prior's variance, single precision would leave nothing of it.  Those stay as they are.  Tables
+    of eigenvalues and factors of rows are sums of squares.
+
+    >>> stored(Dense(torch.eye(1, dtype=torch.float64)), torch.float32).matrix.dtype
+    torch.float64
+    """
+    return cast(covariance, dtype) if _wide_type(covariance) is None else covariance
+
+
+def _wide_type(covariance: LinearOperator) -> torch.dtype | None:
+    """The type of a covariance whose products subtract; nothing for others."""
+    if isinstance(covariance, Embedded):
+        return _wide_type(covariance.inner)
+    if isinstance(covariance, Dense):
+        return covariance.matrix.dtype
+    return covariance.entries.dtype if isinstance(covariance, LowRankPlusDiagonal) else None

@@ -188,16 +188,18 @@ def _by_rows(
     rows = []
     for chunk, outputs in chunks:
         directions = list(unit_columns(outputs))
-        first = jacobian_rows(posterior, network, chunk, directions).flatten(0, 1)
+        found = jacobian_rows(posterior, network, chunk, directions).flatten(0, 1)
+        first = posterior.widened(found)
         spread = times_covariance(posterior, first)
         parts = []
         for other, values in chunks:
             if other is not chunk:
                 directions = list(unit_columns(values))
                 second = jacobian_rows(posterior, network, other, directions).flatten(0, 1)
+                second = posterior.widened(second)
             else:
                 second = first
-            parts.append(spread @ second.mT)
+            parts.append((spread @ second.mT).to(found))
         rows.append(torch.cat(parts, dim=1))
     return torch.cat(rows)
 

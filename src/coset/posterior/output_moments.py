@@ -156,9 +156,10 @@ def _spread(
 ) -> Float[Tensor, "n c c"]:
     """``D J Σ Jᵀ Dᵀ`` with one row of ``D`` a direction in the outputs."""
     if blocks is None:
-        rows = jacobian_rows(posterior, network, inputs, directions)
+        found = jacobian_rows(posterior, network, inputs, directions)
+        rows = posterior.widened(found)
         spread = times_covariance(posterior, rows.flatten(0, 1)).reshape(rows.shape)
-        return rows @ spread.mT
+        return (rows @ spread.mT).to(found)
     recorded, operators = blocks
     pairs = [recorded.pairs(direction) for direction in directions]
     total: Tensor | None = None
