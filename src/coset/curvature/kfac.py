@@ -31,7 +31,7 @@ from coset.curvature.measure import (
 )
 from coset.curvature.moments import add_moment, symmetric
 from coset.curvature.output_hessian import summed
-from coset.errors import CosetError
+from coset.errors import CosetError, require_counts, require_kinds
 from coset.linalg import BlockDiagonal, Kronecker
 from coset.vocabulary import Weights
 from coset.weights.inputs import take_rows
@@ -66,12 +66,9 @@ class KFAC:
     memory: int = 8 << 30
 
     def __post_init__(self) -> None:
-        if self.approximation not in ("expand", "reduce"):
-            raise CosetError(
-                f"got the approximation {self.approximation!r}", "needed 'expand' or 'reduce'"
-            )
-        if self.columns is not None and self.columns < 1:
-            raise CosetError(f"got columns={self.columns}", "needed at least one, or None for all")
+        require_kinds(self)
+        if self.columns is not None:
+            require_counts(columns=self.columns)
 
     def build(
         self,

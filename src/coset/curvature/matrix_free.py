@@ -9,7 +9,7 @@ from typing import Literal
 
 from coset.curvature.kfac import KFAC
 from coset.curvature.structures import DiagonalOnly
-from coset.errors import CosetError, require_counts
+from coset.errors import CosetError, require_counts, require_kinds
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class ConjugateGradients:
     iterations: int = 500
 
     def __post_init__(self) -> None:
+        require_kinds(self)
         _positive(tolerance=self.tolerance, iterations=self.iterations)
 
 
@@ -58,6 +59,7 @@ class StochasticDescent:
     averaged: float = 0.5
 
     def __post_init__(self) -> None:
+        require_kinds(self)
         _positive(epochs=self.epochs, batch=self.batch)
         if self.rate is not None:
             _positive(rate=self.rate)
@@ -109,9 +111,8 @@ class MatrixFree:
     memory: int = 16 << 30
 
     def __post_init__(self) -> None:
+        require_kinds(self)
         require_counts(samples=self.samples, memory=self.memory)
-        if self.features not in ("raw", "normalised"):
-            raise CosetError(f"got features={self.features!r}", "needed 'raw' or 'normalised'")
 
     def settled(self, examples: int) -> "ConjugateGradients | StochasticDescent":
         """The solver for so many examples."""

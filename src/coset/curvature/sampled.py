@@ -8,7 +8,7 @@ from coset.bayes.problem import Problem
 from coset.curvature.columns import with_random_columns
 from coset.curvature.kfac import KFAC
 from coset.curvature.measure import UNCUT, Curvature, Cuts, Measured
-from coset.errors import require_counts
+from coset.errors import require_counts, require_kinds
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
 
@@ -40,6 +40,7 @@ class MonteCarloFisher:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        require_kinds(self)
         require_counts(draws=self.draws)
 
     def build(
