@@ -39,6 +39,32 @@ def test_heads_and_fused_tensors_keep_the_function():
     )
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "relu_mlp",
+        "tanh_mlp",
+        "layer_norm_mlp",
+        "batch_norm_convnet",
+        "group_norm_convnet",
+        "gru",
+        "attention_chunked",
+        "encoder_norm_first",
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_twins_under_the_whole_group_come_back(name, seed):
+    """Permutations, signs of units and of layers, and positive scales."""
+    case = next(case for case in CASES if case.name == name)
+    torch.manual_seed(0)
+    module = case.factory().double()
+    group = discover(module, case.example().double())
+    own = random_weights(weights_of(module), torch.Generator().manual_seed(5))
+    element = group.sample(generator=torch.Generator().manual_seed(seed))
+    result = match(group, group.act(element, own), to=own, by=BySinkhorn())
+    assert result.squared_distance < 1e-16 * sum(float(w.square().sum()) for w in own.values())
+
+
 def test_impossible_options_are_refused():
     with pytest.raises(CosetError, match="temperature=0"):
         BySinkhorn(temperature=0.0)

@@ -224,9 +224,20 @@ class Ascent:
         """All numbers of each unit, in ``to`` and in the aligned weights."""
         return self.table.rows(name)
 
-    def reorder(self, name: str, order: Int[Tensor, "*b h"]) -> None:
-        """Moves units of one factor."""
-        self.apply(self.plans[name], Move({name: order}, {}, 0.0, 0.0))
+    def reorder(
+        self,
+        name: str,
+        order: Int[Tensor, "*b h"],
+        flips: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Moves units of one factor, signs with them, and flips them where they arrive.
+
+        Args:
+            name: The factor.
+            order: For each place where its new unit is now.
+            flips: Signs along the factor by name, place by place.
+        """
+        self.apply(self.plans[name], Move({name: order}, flips or {}, 0.0, 0.0))
 
     def apply(self, plan: Plan, move: Move) -> None:
         """Does a move."""

@@ -111,30 +111,35 @@ class ByWeights:
         generator: torch.Generator,
     ) -> Outcome:
         """The element found for weights that were checked."""
-        return solve(self, group, weights, to, generator)
+
+        def climb(source: Weights, target: Weights) -> Climbed:
+            return ascend(self, group, source, target, generator)
+
+        return solve(self.scales, group, weights, to, climb)
+
+
+Climbed = tuple[Ascent | PlainAscent, Outcome]
+Climb = Callable[[Weights, Weights], Climbed]
+"""Finds permutations and signs that bring the first weights to the second, scales being held."""
 
 
 def solve(
-    by: ByWeights,
-    group: SymmetryGroup,
-    weights: Weights,
-    to: Weights,
-    generator: torch.Generator,
+    scales: Scales, group: SymmetryGroup, weights: Weights, to: Weights, climb: Climb
 ) -> Outcome:
     """Permutations and signs, and scales where they are asked for or help much."""
-    if by.scales in ("canonical", "mass"):
-        return _gauged(by, group, weights, to, generator)
+    if scales in ("canonical", "mass"):
+        return _gauged(scales, group, weights, to, climb)
     source, target = _working(group, weights, to)
-    if by.scales == "match":
-        return _rescaled(by, group, source, target, generator)[0]
-    best, outcome = ascend(by, group, source, target, generator)
-    if by.scales == "keep" or not stretching(group):
+    if scales == "match":
+        return _rescaled(group, source, target, climb)[0]
+    best, outcome = climb(source, target)
+    if scales == "keep" or not stretching(group):
         return outcome
     before = _distance(best.aligned, target)
     trial = fit_scales(group, best.aligned, target, most=4)
     helps = 2 * _distance(trial.weights, target) < before
     if helps or spread(group, best.aligned, target) > _SUSPICIOUS:
-        other, after = _rescaled(by, group, source, target, generator, before)
+        other, after = _rescaled(group, source, target, climb, before)
         return other if 2 * after < before else outcome
     return outcome
 
@@ -172,11 +177,10 @@ def rescaled_if_it_helps(
 
 
 def _rescaled(
-    by: ByWeights,
     group: SymmetryGroup,
     source: Weights,
     target: Weights,
-    generator: torch.Generator,
+    climb: Climb,
     limit: float = torch.inf,
 ) -> tuple[Outcome, float]:
     """Compares units at a common scale, then gives the result the scales of the target.
@@ -187,7 +191,7 @@ def _rescaled(
     """
     level = fit_scales(group, source, None, most=6, tolerance=1e-2)
     other = fit_scales(group, target, None, most=6, tolerance=1e-2)
-    best, outcome = ascend(by, group, level.weights, other.weights, generator)
+    best, outcome = climb(level.weights, other.weights)
     last = fit_scales(group, best.aligned, target, most=6)
     if 2 * _distance(last.weights, target) >= limit:
         return outcome, torch.inf
@@ -198,16 +202,12 @@ def _rescaled(
 
 
 def _gauged(
-    by: ByWeights,
-    group: SymmetryGroup,
-    weights: Weights,
-    to: Weights,
-    generator: torch.Generator,
+    rule: Scales, group: SymmetryGroup, weights: Weights, to: Weights, climb: Climb
 ) -> Outcome:
     """Compares both networks where a rule has put them on their orbits, and leads back."""
-    there = [_gauge(by.scales, group, given) for given in (weights, to)]
+    there = [_gauge(rule, group, given) for given in (weights, to)]
     own, other = _working(group, group.act(there[0], weights), group.act(there[1], to))
-    outcome = ascend(by, group, own, other, generator)[1]
+    outcome = climb(own, other)[1]
     found = group.compose(there[0], outcome.element)
     return replace(outcome, element=group.compose(found, group.inverse(there[1])), aligned=None)
 
@@ -224,7 +224,7 @@ def ascend(
     source: Weights,
     target: Weights,
     generator: torch.Generator,
-) -> tuple[Ascent | PlainAscent, Outcome]:
+) -> Climbed:
     """The best of all runs over permutations and signs."""
     identity = group.remembered("identity", group.identity)
     plans = make_plans(group)
@@ -236,7 +236,7 @@ def ascend(
         if not (isfinite(floor) and first.finite()):
             _check_products(source, target, floor)
         first.anchored_start()
-    found = _Climb.of(first, names, by)
+    found = _Run.of(first, names, by)
 
     def shuffled() -> list[str]:
         return [names[k] for k in torch.randperm(len(names), generator=generator).tolist()]
@@ -246,36 +246,36 @@ def ascend(
 
     if by.anchored and found.value < floor:  # the anchors have misled
         run = begin(group, target, source, identity)
-        found = found.or_higher(_Climb.of(run, shuffled(), by))
+        found = found.or_higher(_Run.of(run, shuffled(), by))
     if by.anchored and by.soft and isinstance(found.run, PlainAscent) and found.run.in_doubt():
         soft = again()
         assert isinstance(soft, PlainAscent)
         soft.soft_start(names, by.soft)
-        found = found.or_higher(_Climb.of(soft, names, by))
+        found = found.or_higher(_Run.of(soft, names, by))
     for _ in range(by.restarts):
         run = again()
         _shake(run, generator)
-        found = found.or_higher(_Climb.of(run, shuffled(), by))
+        found = found.or_higher(_Run.of(run, shuffled(), by))
     best, ties = found.run, settle_ties(found.run)
     return best, Outcome(best.element, ties, found.sweeps, lambda: best.aligned)
 
 
 @dataclass(frozen=True)
-class _Climb:
+class _Run:
     """A run that has come to its end, and the sweeps it took."""
 
     run: Ascent | PlainAscent
     sweeps: int
 
     @staticmethod
-    def of(run: Ascent | PlainAscent, order: Sequence[str], by: ByWeights) -> "_Climb":
-        return _Climb(run, run.sweep(order, most=by.sweeps))
+    def of(run: Ascent | PlainAscent, order: Sequence[str], by: ByWeights) -> "_Run":
+        return _Run(run, run.sweep(order, most=by.sweeps))
 
     @cached_property
     def value(self) -> float:
         return self.run.objective()
 
-    def or_higher(self, other: "_Climb") -> "_Climb":
+    def or_higher(self, other: "_Run") -> "_Run":
         return other if other.value > self.value else self
 
 

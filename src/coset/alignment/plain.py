@@ -5,7 +5,7 @@ they are aligned now, and for each factor the sum of its gains between places an
 in them: a factor's own moves permute the columns, a neighbour's add what they changed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from math import isfinite
 
@@ -273,9 +273,21 @@ class PlainAscent:
         """All numbers of each unit, in ``to`` and in the aligned weights, as one copy."""
         return self._to.units(name)[None], self._own.held.units(name)[None]
 
-    def reorder(self, name: str, order: Tensor) -> None:
-        """Moves units of one factor, signs with them."""
-        self._move(name, Turn(order.numpy()))
+    def reorder(self, name: str, order: Tensor, flips: Mapping[str, Tensor] | None = None) -> None:
+        """Moves units of one factor, signs with them, and flips them where they arrive.
+
+        Args:
+            name: The factor.
+            order: For each place where its new unit is now.
+            flips: Signs along the factor by name, place by place.
+        """
+        slots: Matrix | None = None
+        if flips:
+            signs = self.axes.signs[name]
+            slots = np.ones((len(signs) + 1, len(order)), self._kind)
+            for sign in flips.keys() & set(signs):
+                slots[signs.index(sign)] = flips[sign].numpy()
+        self._move(name, Turn(order.numpy(), slots))
 
 
 def _diagonals(totals: Matrix) -> Matrix:

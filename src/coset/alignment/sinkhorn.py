@@ -1,20 +1,21 @@
 """Matching with soft permutations (Peña et al. 2023): all factors move at once."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from coset.alignment.ascent import Ascent
 from coset.alignment.assignment import best_permutations
-from coset.alignment.by_weights import ByWeights, Outcome, begin_at
-from coset.alignment.plans import matched_tensors
+from coset.alignment.by_weights import ByWeights, Climbed, Outcome, begin, solve
+from coset.alignment.plans import Plan, lone_signs, make_plans, matched_tensors
 from coset.alignment.ties import settle_ties
 from coset.errors import CosetError
 from coset.symmetry.action import region
-from coset.symmetry.elements import Element, Site
+from coset.symmetry.elements import Site
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
 
@@ -23,9 +24,11 @@ from coset.vocabulary import Weights
 class BySinkhorn:
     """Gradient ascent of ``<to, soft(weights)>`` over doubly stochastic matrices.
 
-    Each permutation is relaxed to ``Sinkhorn(X / temperature)`` of a free matrix ``X``, gradients
-    are taken through the normalisation, Adam moves all ``X`` together, and linear assignments round
-    the result.  Coordinate ascent from there settles what rounding has upset.
+    Each permutation is relaxed to ``Sinkhorn(X / temperature)`` of a free matrix ``X``, each sign
+    of unit ``j`` in place ``i`` to ``tanh(Y[i, j] / temperature)``, and signs of layers likewise.
+    Gradients are taken through the normalisation, Adam moves all free numbers together, and linear
+    assignments round the result.  Coordinate ascent from there settles what rounding has upset.
+    Positive scales are treated as by ``ByWeights(scales="automatic")``.
 
     Attributes:
         steps: Of Adam.
@@ -51,51 +54,106 @@ class BySinkhorn:
         self, group: SymmetryGroup, weights: Weights, to: Weights, *, generator: torch.Generator
     ) -> Outcome:
         """The element found for weights that were checked."""
-        names = sorted(matched_tensors(group))
-        if not group.permutations:
+        if not any(plan.terms for plan in make_plans(group).values()):
             return ByWeights().solve(group, weights, to, generator=generator)
-        kind = torch.float64 if weights[names[0]].dtype == torch.float64 else torch.float32
-        source = {name: weights[name].to(kind).contiguous() for name in names}
-        target = {name: to[name].to(kind).contiguous() for name in names}
-        size = sum(float(tensor.square().sum()) for tensor in target.values()) or 1.0
-        free = {
-            factor.name: torch.zeros(group.tables.copies(factor), factor.size, factor.size)
-            .to(kind)
-            .requires_grad_()
-            for factor in group.permutations
-        }
-        optimiser = torch.optim.Adam(list(free.values()), lr=self.learning_rate)
+
+        def climb(source: Weights, target: Weights) -> Climbed:
+            return self._climb(group, source, target)
+
+        return solve("automatic", group, weights, to, climb)
+
+    def _climb(self, group: SymmetryGroup, source: Weights, target: Weights) -> Climbed:
+        """Permutations and signs, softly first."""
+        soft = _Soft.undecided(group, next(iter(source.values())))
+        names = sorted(matched_tensors(group))
+        size = sum(float(target[name].square().sum()) for name in names) or 1.0
+        optimiser = torch.optim.Adam(soft.free, lr=self.learning_rate)
         for _ in range(self.steps):
             with torch.enable_grad():
                 optimiser.zero_grad()
-                moved = self._moved(group, source, free)
+                moved = self._moved(group, {name: source[name] for name in names}, soft)
                 gain = sum((target[name] * moved[name]).sum() for name in names) / size
                 assert isinstance(gain, Tensor)
                 (-gain).backward()
             optimiser.step()
-        tables = {}
-        for factor in group.permutations:
-            soft = sinkhorn(free[factor.name].detach() / self.temperature, self.iterations)
-            shape = group.tables.shape(factor)
-            order = best_permutations(soft.cpu().numpy())[0]
-            tables[factor.name] = torch.from_numpy(order).reshape(shape)
-        ascent = begin_at(group, weights, to, Element(tables, group.identity().scales))
-        sweeps = ascent.sweep(list(ascent.plans), most=100)
-        outcome = Outcome(group.identity())
-        ties = settle_ties(ascent)
-        return replace(outcome, element=ascent.element, sweeps=sweeps, ties=ties)
+        run = begin(group, target, source, group.identity())
+        for name, plan in run.plans.items():
+            run.reorder(name, *self._rounded(group, plan, soft))
+        if isinstance(run, Ascent):
+            run.flip_layers()
+        sweeps = run.sweep(list(run.plans), most=100)
+        ties = settle_ties(run)
+        return run, Outcome(run.element, ties, sweeps, lambda: run.aligned)
 
-    def _moved(
-        self, group: SymmetryGroup, weights: Weights, free: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """The weights under soft permutations, outer factors first."""
+    def _moved(self, group: SymmetryGroup, weights: Weights, soft: "_Soft") -> Weights:
+        """The weights under soft permutations and signs, outer factors first."""
         moved = dict(weights)
-        for factor in group.permutations:
-            soft = sinkhorn(free[factor.name] / self.temperature, self.iterations)
-            for site in factor.sites:
-                if site.tensor in moved:
-                    moved[site.tensor] = _mix(moved[site.tensor], site, soft)
+        for name, plan in make_plans(group).items():
+            shares = sinkhorn(soft.permutations[name] / self.temperature, self.iterations)
+            signs = torch.tanh(soft.signs[name] / self.temperature)
+            for term in plan.terms:
+                flipping = [sign for sign, flips in zip(signs, term.parity, strict=True) if flips]
+                mixing = prod(flipping, start=shares)
+                moved[term.site.tensor] = _mix(moved[term.site.tensor], term.site, mixing)
+        for layer in lone_signs(group):
+            mixing = torch.diag_embed(torch.tanh(soft.layers[layer.name] / self.temperature))
+            for site in layer.sites:
+                if site.power % 2 and site.tensor in moved:
+                    moved[site.tensor] = _mix(moved[site.tensor], site, mixing)
         return moved
+
+    def _rounded(
+        self, group: SymmetryGroup, plan: Plan, soft: "_Soft"
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Where the units of a factor go, and how they are flipped there."""
+        name, shape = plan.factor.name, group.tables.shape(plan.factor)
+        shares = sinkhorn(soft.permutations[name].detach() / self.temperature, self.iterations)
+        order = torch.from_numpy(best_permutations(shares.cpu().numpy())[0])
+        flips = {}
+        for sign, free in zip(plan.signs, soft.signs[name].detach().cpu(), strict=True):
+            chosen = free.gather(-1, order.unsqueeze(-1)).reshape(shape)
+            flips[sign.name] = torch.where(chosen < 0, -1.0, 1.0).double()
+        return order.reshape(shape), flips
+
+
+@dataclass(frozen=True)
+class _Soft:
+    """The free numbers of all factors.
+
+    Attributes:
+        permutations: For each factor a matrix a copy.
+        signs: For each factor the same for each sign along it.
+        layers: For each sign that no permutation moves a vector a copy.
+    """
+
+    permutations: Mapping[str, Float[Tensor, "b h h"]]
+    signs: Mapping[str, Float[Tensor, "k b h h"]]
+    layers: Mapping[str, Float[Tensor, "b k"]]
+
+    @staticmethod
+    def undecided(group: SymmetryGroup, like: Tensor) -> "_Soft":
+        """Every unit everywhere, and signs of either kind alike: zeros.
+
+        So nothing is known at first but what a single sign or none flips, and the rest follows step
+        by step.
+        """
+
+        def zeros(*shape: int) -> Tensor:
+            return like.new_zeros(shape).requires_grad_()
+
+        plans = make_plans(group)
+        shapes = {n: (plan.copies, plan.factor.size, plan.factor.size) for n, plan in plans.items()}
+        return _Soft(
+            {name: zeros(*shape) for name, shape in shapes.items()},
+            {name: zeros(len(plans[name].signs), *shape) for name, shape in shapes.items()},
+            {sign.name: zeros(group.tables.copies(sign), sign.size) for sign in lone_signs(group)},
+        )
+
+    @property
+    def free(self) -> list[Tensor]:
+        """All of them."""
+        parts = (self.permutations, self.signs, self.layers)
+        return [tensor for part in parts for tensor in part.values()]
 
 
 def sinkhorn(logits: Float[Tensor, "b h h"], iterations: int) -> Float[Tensor, "b h h"]:
