@@ -7,7 +7,7 @@ Leapfrog steps are timed as HMC runs them, 32 in a row, in single precision, for
 four at once.  All but pyro also draw the momenta and compare the energies of both ends, as a step
 of HMC does.  Effective draws are those of four chains after each library's own adaptation, at most
 32 leapfrog steps a draw: of the log-posterior and of the predictions on 16 inputs, by one estimator
-for all.  Contestants that are not installed are left out.
+for all; seconds and effective draws are summed over three seeds (pyro, which is slow: one).  Contestants that are not installed are left out.
 
 The whole process is tied to one core (or to as many as ``--cores`` says, torch with as many
 threads): jax 0.10 does not heed the flags by which XLA should use one thread, and two threads of
@@ -222,16 +222,16 @@ def flat_of(found, draws: int, chains: int) -> torch.Tensor:
     return torch.from_numpy(numpy.concatenate(parts, 2))
 
 
-def ours_draws(problem: Problem, warmup: int, draws: int):
+def ours_draws(problem: Problem, warmup: int, draws: int, seed: int):
     sampler = HMC(warmup=warmup, draws=draws, chains=4, max_steps=STEPS)
     begin = time.perf_counter()
-    posterior = sampler.fit(problem, generator=torch.Generator().manual_seed(0))
+    posterior = sampler.fit(problem, generator=torch.Generator().manual_seed(seed))
     seconds = time.perf_counter() - begin
     flat = problem.network.layout.flatten(posterior.stack).unflatten(0, (4, -1)).transpose(0, 1)
     return flat, seconds
 
 
-def blackjax_draws(problem: Problem, warmup: int, draws: int):
+def blackjax_draws(problem: Problem, warmup: int, draws: int, seed: int):
     """Four chains of blackjax's HMC, each with its window adaptation."""
     import blackjax
     import jax
@@ -250,14 +250,14 @@ def blackjax_draws(problem: Problem, warmup: int, draws: int):
 
         return jax.lax.scan(step, state, jax.random.split(sampling, draws))[1]
 
-    keys, starts = jax.random.split(jax.random.key(0), 4), jax_start(problem, 4)
+    keys, starts = jax.random.split(jax.random.key(seed), 4), jax_start(problem, 4)
     compiled = jax.jit(jax.vmap(run, out_axes=1)).lower(keys, starts).compile()
     begin = time.perf_counter()
     found = jax.block_until_ready(compiled(keys, starts))
     return flat_of(found, draws, 4), time.perf_counter() - begin
 
 
-def numpyro_draws(problem: Problem, warmup: int, draws: int):
+def numpyro_draws(problem: Problem, warmup: int, draws: int, seed: int):
     """Four vectorised chains of numpyro's NUTS, trees of 31 steps at most, compilation included."""
     import jax
     from numpyro.infer import MCMC
@@ -269,7 +269,7 @@ def numpyro_draws(problem: Problem, warmup: int, draws: int):
     settings = {"num_chains": 4, "chain_method": "vectorized", "progress_bar": False}
     runner = MCMC(kernel, num_warmup=warmup, num_samples=draws, jit_model_args=True, **settings)
     begin = time.perf_counter()
-    runner.run(jax.random.key(0), init_params=jax_start(problem, 4))
+    runner.run(jax.random.key(seed), init_params=jax_start(problem, 4))
     found = runner.get_samples(group_by_chain=True)
     jax.block_until_ready(found)
     seconds = time.perf_counter() - begin
@@ -277,13 +277,13 @@ def numpyro_draws(problem: Problem, warmup: int, draws: int):
     return flat_of(swapped, draws, 4), seconds
 
 
-def pyro_draws(problem: Problem, warmup: int, draws: int):
+def pyro_draws(problem: Problem, warmup: int, draws: int, seed: int):
     """One chain of pyro's NUTS, trees of 31 steps at most; a quarter of the work of four."""
     from pyro.infer.mcmc import MCMC as PyroMCMC
     from pyro.infer.mcmc import NUTS as PyroNUTS
 
     potential, start = pyro_potential(problem)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     kernel = PyroNUTS(potential_fn=potential, max_tree_depth=STEPS.bit_length() - 1)
     runner = PyroMCMC(
         kernel, draws, warmup_steps=warmup, initial_params=start, disable_progbar=True
@@ -295,6 +295,8 @@ def pyro_draws(problem: Problem, warmup: int, draws: int):
 
 
 DRAWS = {"blackjax": blackjax_draws, "numpyro": numpyro_draws, "pyro": pyro_draws}
+SEEDS = {"pyro": 1}
+"""How many seeds each is run with, if not three."""
 
 
 def time_effective_draws(warmup: int = 100, draws: int = 100) -> None:
@@ -302,11 +304,16 @@ def time_effective_draws(warmup: int = 100, draws: int = 100) -> None:
     costs: dict[str, dict[str, float]] = {}
     makers = {"ours": ours_draws} | {n: make for n, make in DRAWS.items() if installed(n)}
     for name, make in makers.items():
-        flat, seconds = make(problem, warmup, draws)
-        found = effective_of(problem, flat)
-        costs[name] = {what: seconds / count for what, count in found.items()}
-        told = ", ".join(f"{count:.0f} of {what}" for what, count in found.items())
-        print(f"{name}: {seconds:.0f} s, warm-up included; effective draws: {told}", flush=True)
+        total, counts = 0.0, dict[str, float]()
+        for seed in range(SEEDS.get(name, 3)):
+            flat, seconds = make(problem, warmup, draws, seed)
+            found = effective_of(problem, flat)
+            told = ", ".join(f"{count:.0f} of {what}" for what, count in found.items())
+            print(f"{name}, seed {seed}: {seconds:.0f} s, warm-up included; effective: {told}")
+            sys.stdout.flush()
+            total += seconds
+            counts = {what: counts.get(what, 0.0) + count for what, count in found.items()}
+        costs[name] = {what: total / count for what, count in counts.items()}
     for name in makers:
         for what, cost in costs[name].items():
             if name != "ours":
