@@ -130,8 +130,8 @@ class Predictor:
 
         Args:
             data: The new data only, as :func:`fit` takes them.
-            mean: ``"moved"``: the weights move to the new mode of the tangent model; ``"kept"``:
-                only the covariance shrinks.
+            mean: ``"moved"``: the weights move to the new mode of the tangent model, or as far
+                towards it as the network gains; ``"kept"``: only the covariance shrinks.
         """
         if not isinstance(self.posterior, Gaussian):
             raise CosetError(

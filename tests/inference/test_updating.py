@@ -158,6 +158,27 @@ def test_networks_learn_from_more_data(recipe, tmp_path):
     torch.testing.assert_close(loaded(new[0]).mean, updated(new[0]).mean)
 
 
+@pytest.mark.parametrize("recipe", [Full(), KFAC(), LowRank(20)], ids=repr)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_network_that_is_far_from_its_tangent_gets_no_worse(recipe, dtype):
+    inputs = torch.randn(80, 2) @ torch.randn(2, 4) + 0.1 * torch.randn(80, 4)
+    targets = torch.sin(2 * inputs.sum(1, keepdim=True)) + 0.1 * torch.randn(80, 1)
+    module = nn.Sequential(
+        nn.Linear(4, 30), nn.Tanh(), nn.Linear(30, 10), nn.Tanh(), nn.Linear(10, 1)
+    )
+    module = train(module, inputs, targets, steps=400).to(dtype)
+    old, new = ((inputs[p].to(dtype), targets[p].to(dtype)) for p in (slice(40), slice(40, 80)))
+    method = Laplace(recipe, tuning=None)
+    predictor = fit(module, old, method=method, likelihood=GaussianNoise(0.02))
+    updated = predictor.update(new)
+
+    def loss(found, data):
+        return float((found(data[0]).mean - data[1]).square().mean())
+
+    assert loss(updated, new) < loss(predictor, new)
+    assert loss(updated, old) < 2 * loss(predictor, old)
+
+
 def test_refusals():
     data = wave()
     predictor = fit(regressor(), data, likelihood=GaussianNoise(0.2))

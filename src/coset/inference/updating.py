@@ -5,6 +5,7 @@ new mode minimises ``-log p(y | h(θ)) + ½ (θ - θ₀)ᵀ P (θ - θ₀)``, an
 with the curvature ``H`` of the new data there.
 """
 
+import math
 from dataclasses import replace
 from typing import Literal
 
@@ -43,6 +44,9 @@ NewMean = Literal["moved", "kept"]
 _STEPS, _ITERATIONS = 20, 200
 """Newton steps, and conjugate gradients in each, at most."""
 
+_HALVES = 10
+"""How often the way to the mode is halved at most."""
+
 
 @torch.no_grad()
 def add_data(posterior: Gaussian, problem: Problem, *, mean: NewMean = "moved") -> Gaussian:
@@ -55,7 +59,8 @@ def add_data(posterior: Gaussian, problem: Problem, *, mean: NewMean = "moved") 
     Args:
         posterior: Of the data so far.
         problem: Network, likelihood and the new data; its prior is not used.
-        mean: ``"moved"``: to the new mode; ``"kept"``: only the covariance learns.
+        mean: ``"moved"``: to the new mode, or as far as the network itself gains; ``"kept"``: only
+            the covariance learns.
     """
     if mean not in ("moved", "kept"):
         raise CosetError(f"got mean={mean!r}", "needed 'moved' or 'kept'")
@@ -68,10 +73,11 @@ def add_data(posterior: Gaussian, problem: Problem, *, mean: NewMean = "moved") 
     after = _added(before, posterior, problem, point.outputs)
     gain = _log_evidence(tangent, point, start, before, after)
     updated = stored(inverse(after), start.flat.dtype)
-    flat = point.flat
     if isinstance(covariance, Embedded):
         updated = replace(covariance, inner=updated)
-        flat = posterior.layout.flatten(posterior.mean).index_copy(0, covariance.index, flat)
+    flat = posterior.layout.flatten(posterior.mean)
+    if mean == "moved":
+        flat = flat + _step_of_the_network(posterior, problem, point.flat - start.flat, before)
     report = posterior.report
     if report.log_evidence is not None:
         report = replace(report, log_evidence=report.log_evidence + gain)
@@ -91,33 +97,33 @@ def _new_mode(
     tangent: Tangent, start: Point, precision: LinearOperator, covariance: LinearOperator
 ) -> Point:
     """Newton steps by conjugate gradients, shortened until they gain."""
-    prior, near = cast(precision, start.flat.dtype), cast(covariance, start.flat.dtype)
+    near, dtype = cast(covariance, torch.float64), start.flat.dtype
     zero = torch.zeros_like(start.flat)
 
     def pull(point: Point) -> Float[Tensor, " p"]:
-        return prior.matmat((point.flat - start.flat).unsqueeze(1)).squeeze(1)
+        return precision.matmat((point.flat - start.flat).double().unsqueeze(1)).squeeze(1)
 
     def cost(point: Point) -> float:
-        fit = float(tangent.log_likelihood(point.outputs))
+        fit = float(tangent.log_likelihood(point.outputs.double()))
         return -fit + float((pull(point) * (point.flat - start.flat)).sum()) / 2
 
     point, value = start, cost(start)
-    tolerance = 1e-12 if start.flat.dtype == torch.float64 else 1e-6
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-6
     for _ in range(_STEPS):
         gradient = tangent.gradient(point, zero) + pull(point)
         curvature = tangent.product(point.outputs, zero)
-        system = FromFunctions(
-            curvature.shape,
-            lambda x, c=curvature: c.matmat(x) + prior.matmat(x),  # type: ignore[misc]
-            lambda x, c=curvature: c.matmat(x) + prior.matmat(x),  # type: ignore[misc]
-        )
+
+        def multiply(x: Tensor, new: LinearOperator = curvature) -> Tensor:
+            return new.matmat(x.to(dtype)) + precision.matmat(x)
+
         direction = -conjugate_gradients(
-            system,
+            FromFunctions(curvature.shape, multiply, multiply),
             gradient.unsqueeze(1),
             preconditioner=near,
             tolerance=tolerance,
             iterations=_ITERATIONS,
         ).value.squeeze(1)
+        direction = direction.to(dtype)
         change = (tangent.jacobian @ direction).reshape(start.outputs.shape)
         length, fresh = 1.0, value
         while length > 1e-4:
@@ -132,6 +138,37 @@ def _new_mode(
         if gained <= tolerance * (1 + abs(value)):
             break
     return point
+
+
+def _step_of_the_network(
+    posterior: Gaussian, problem: Problem, step: Float[Tensor, " p"], precision: LinearOperator
+) -> Float[Tensor, " p"]:
+    """The step to the mode of the tangent model, halved while that helps the network.
+
+    A network is its tangent close by only, and a whole step may lead where it fits neither the
+    old data nor the new.
+    """
+    layout, covariance = posterior.layout, posterior.covariance
+    centre, start = posterior.centre(problem.network), layout.flatten(posterior.mean)
+    wide = step.double().unsqueeze(1)
+    penalty = float((wide * precision.matmat(wide)).sum()) / 2
+    whole = covariance.widen(step) if isinstance(covariance, Embedded) else step
+
+    def cost(length: float) -> float:
+        weights = {**centre, **layout.unflatten(start + length * whole)}
+        fits = (
+            problem.likelihood.log_prob(problem.network.apply(weights, x).double(), y).sum()
+            for x, y in problem.train
+        )
+        return length**2 * penalty - float(sum(fits))
+
+    length, value = 1.0, cost(1.0)
+    for _ in range(_HALVES):
+        shorter = cost(length / 2)
+        if not shorter < value and math.isfinite(value):
+            break
+        length, value = length / 2, shorter
+    return (length if value < cost(0.0) else 0.0) * whole
 
 
 def _log_evidence(
