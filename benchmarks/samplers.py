@@ -7,7 +7,8 @@ Leapfrog steps are timed as HMC runs them, 32 in a row, in single precision, for
 four at once.  All but pyro also draw the momenta and compare the energies of both ends, as a step
 of HMC does.  Effective draws are those of four chains after each library's own adaptation, at most
 32 leapfrog steps a draw: of the log-posterior and of the predictions on 16 inputs, by one estimator
-for all; seconds and effective draws are summed over three seeds (pyro, which is slow: one).  Contestants that are not installed are left out.
+for all; seconds and effective draws are summed over three seeds (pyro, which is slow: one).
+Contestants that are not installed are left out.
 
 The whole process is tied to one core (or to as many as ``--cores`` says, torch with as many
 threads): jax 0.10 does not heed the flags by which XLA should use one thread, and two threads of
