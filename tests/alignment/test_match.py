@@ -18,6 +18,7 @@ from torch import nn
 from coset import CosetError, discover, stack, weights_of
 from coset.alignment.by_weights import ByWeights
 from coset.alignment.match import match
+from coset.alignment.proposals import cycles
 from coset.symmetry.elements import Element
 
 QUICK = (
@@ -133,6 +134,36 @@ def test_restarts_climb_from_the_best_so_far():
         assert reached == sorted(reached)  # the first restarts of eight are those of two
         higher += reached[2] > reached[0] * (1 + 1e-9)
     assert higher >= 2
+
+
+class Recurrent(nn.Module):
+    """Units whose matrix is permuted and flipped on both sides: the objective is quadratic."""
+
+    def __init__(self, units):
+        super().__init__()
+        self.recurrent = nn.RNN(2, units, batch_first=True)
+        self.head = nn.Linear(units, 2)
+
+    def forward(self, x):
+        return self.head(self.recurrent(x)[0])
+
+
+def recurrent_pairs(units, count):
+    """A group and pairs of random weights."""
+    net = Recurrent(units).double()
+    group = group_of(net, 4, 2)
+    generator = torch.Generator().manual_seed(0)
+    pairs = [[random_weights(weights_of(net), generator) for _ in range(2)] for _ in range(count)]
+    return group, pairs
+
+
+def test_what_goes_too_far_as_a_whole_is_done_in_part(monkeypatch):
+    group, pairs = recurrent_pairs(16, 10)
+    reached = []
+    for parts in (cycles, lambda plan, move: ()):
+        monkeypatch.setattr("coset.alignment.ascent.cycles", parts)
+        reached.append(sum(match(group, b, to=a).objective for a, b in pairs))
+    assert reached[0] > 1.2 * reached[1]
 
 
 def trained_pair(net, generator):

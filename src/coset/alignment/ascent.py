@@ -8,7 +8,7 @@ others are solved together with them, and signs are solved along with permutatio
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 
 import torch
 from jaxtyping import Float, Int
@@ -25,7 +25,7 @@ from coset.alignment.plans import (
     matched_tensors,
     most_anchored,
 )
-from coset.alignment.proposals import Move, Proposer
+from coset.alignment.proposals import Move, Proposer, cycles
 from coset.symmetry.action import permute_tensor, region, scale_tensor_
 from coset.symmetry.elements import Element, Site
 from coset.symmetry.group import SymmetryGroup
@@ -148,16 +148,23 @@ class Ascent:
         move = max(moves, key=lambda m: m.gained, default=None)
         if move is None or move.gained <= move.noise:
             return False
-        if plan.curved and allowed is None:
-            new = self._after(plan, move)
-            changed = {term.site.tensor for term in self._compared(plan)}
-            changed |= {term.site.tensor for term in plan.terms}
-            before = sum(inner(self.to[n], self.aligned[n]) for n in sorted(changed))
-            after = sum(inner(self.to[n], new[n]) for n in sorted(changed))
-            if after - before <= move.noise:
-                return False
-        self.apply(plan, move)
-        return True
+        if not plan.curved or allowed is not None:
+            self.apply(plan, move)
+            return True
+        for part in chain((move,), cycles(plan, move)):
+            if self._rises(plan, part):
+                self.apply(plan, part)
+                return True
+        return False
+
+    def _rises(self, plan: Plan, move: Move) -> bool:
+        """Whether the exact objective is higher after a move."""
+        new = self._after(plan, move)
+        changed = {term.site.tensor for term in self._compared(plan)}
+        changed |= {term.site.tensor for term in plan.terms}
+        before = sum(inner(self.to[n], self.aligned[n]) for n in sorted(changed))
+        after = sum(inner(self.to[n], new[n]) for n in sorted(changed))
+        return after - before > move.noise
 
     def flip_layers(self) -> set[str]:
         """Flips whole layers where that alone is better; returns the factors to look at again."""

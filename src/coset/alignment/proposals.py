@@ -1,6 +1,6 @@
 """What to do next: the best places of a factor, alone or with those below it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -144,6 +144,44 @@ class Proposer:
     def _signs(self, flips: Mapping[str, Tensor], layers: Collection[str]) -> dict[str, Tensor]:
         signs = {name: flip.reshape(self.scales[name].shape) for name, flip in flips.items()}
         return signs | {name: -torch.ones_like(self.scales[name]) for name in layers}
+
+
+def cycles(plan: Plan, move: Move) -> Iterator[Move]:
+    """The parts of a move of one factor that can be done apart: its cycles, and lone flips.
+
+    Where the objective is not linear a move may go too far as a whole.
+    """
+    if plan.factor.within or plan.children:
+        return
+    ((name, order),) = move.permutations.items()
+    for cycle in cycles_of(order.tolist()):
+        part, flips = torch.arange(len(order)), {}
+        part[cycle] = order[cycle]
+        for sign, table in move.flips.items():
+            flips[sign] = torch.ones_like(table)
+            flips[sign][cycle] = table[cycle]
+        if len(cycle) > 1 or any(bool((flip < 0).any()) for flip in flips.values()):
+            yield Move({name: part}, flips, move.gained, move.noise)
+
+
+def cycles_of(order: Sequence[int]) -> list[list[int]]:
+    """The cycles of a permutation, those of one place included.
+
+    >>> cycles_of([2, 1, 0, 4, 3])
+    [[0, 2], [1], [3, 4]]
+    """
+    seen: set[int] = set()
+    found = []
+    for first in range(len(order)):
+        cycle: list[int] = []
+        place = first
+        while place not in seen:
+            seen.add(place)
+            cycle.append(place)
+            place = order[place]
+        if cycle:
+            found.append(cycle)
+    return found
 
 
 def _first_best(options: Tensor) -> tuple[Tensor, Tensor]:
