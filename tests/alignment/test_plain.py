@@ -8,8 +8,11 @@ from torch import nn
 
 from coset import discover, models, weights_of
 from coset.alignment.ascent import Ascent
+from coset.alignment.by_weights import ByWeights
+from coset.alignment.match import match
 from coset.alignment.plain import PlainAscent
 from coset.alignment.plans import make_plans
+from coset.alignment.sinkhorn import BySinkhorn
 from coset.alignment.whole_axes import axes_of
 
 
@@ -127,3 +130,28 @@ def test_factors_that_are_settled_are_not_solved_again(proved, monkeypatch):
     partial = [name for name, terms in axes.anchored if len(terms) < len(axes.terms[name])]
     assert 0 < len(partial) < len(axes.terms)
     assert ascent.solves == len(axes.terms) + (0 if proved else len(partial))
+
+
+@pytest.mark.parametrize(
+    "by", [ByWeights(), ByWeights(anchored=False), ByWeights(restarts=3), BySinkhorn(steps=3)]
+)
+def test_a_factor_that_nothing_compares_is_left_where_it_is(by):
+    """Statistics of a norm without weights: they are moved along and never matched."""
+
+    class Normalised(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4, affine=False)
+            self.net = network(2, 5, 3)
+
+        def forward(self, x):
+            return self.net(x) + self.norm(x[:, :1].expand(-1, 4)).sum(1, keepdim=True)
+
+    net = Normalised().double().eval()
+    group = group_of(net, 2)
+    assert any(not plan.terms for plan in make_plans(group).values())
+    own = random_weights(weights_of(net), torch.Generator().manual_seed(0))
+    moved = group.act(group.sample(generator=torch.Generator().manual_seed(1)), own)
+    result = match(group, moved, to=own, by=by)
+    assert result.squared_distance < 1e-20
+    torch.testing.assert_close(group.act(result.element, moved), result.weights)

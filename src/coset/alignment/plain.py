@@ -291,4 +291,5 @@ class PlainAscent:
 
 
 def _diagonals(totals: Matrix) -> Matrix:
-    return totals.reshape(len(totals), -1)[:, :: totals.shape[-1] + 1]
+    size = totals.shape[-1]  # of a factor that nothing compares there are no matrices
+    return totals.reshape(len(totals), size * size)[:, :: size + 1]

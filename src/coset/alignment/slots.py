@@ -43,5 +43,6 @@ def flips_of(worth: Matrix, signs: int) -> Matrix | None:
 
 def worth_at(gains: Matrix, pairs: Indices) -> Matrix:
     """What units are worth slot by slot, pairs counted in entries of one matrix."""
-    worth: Matrix = gains.reshape(len(gains), -1).take(pairs, 1)
+    size = gains.shape[-1]
+    worth: Matrix = gains.reshape(len(gains), size * size).take(pairs, 1)
     return worth
