@@ -221,3 +221,19 @@ def test_held_out_data_may_take_the_covariance_away(generator):
     factor = predictor.posterior.report.diagnostics["covariance_factor"]
     assert factor == 0
     torch.testing.assert_close(predictor(pair[0]).mean, module(pair[0]).softmax(1).detach())
+
+
+@pytest.mark.parametrize("mean", ["network", "tangent"])
+def test_filters_that_sleep_on_all_data_keep_the_scale_of_their_weights(mean, generator):
+    module = nn.Sequential(
+        nn.Linear(4, 10, bias=False), nn.BatchNorm1d(10), nn.ReLU(), nn.Linear(10, 3)
+    )
+    inputs, targets = torch.randn(60, 4), torch.randint(3, (60,))
+    for _ in range(30):
+        module(inputs)  # running statistics
+    module[1].bias.data[:4] = -8.0
+    tuning = ByEvidence(mean=mean)
+    method = Laplace(MatrixFree(32, features="raw"), tuning=tuning)
+    predictor = fit(module.eval(), (inputs, targets), method=method, generator=generator)
+    found = predictor.posterior.report.prior.precision["0.weight"].flatten()[:4]
+    torch.testing.assert_close(found, 4 / module[0].weight[:4].detach().square().sum(1))

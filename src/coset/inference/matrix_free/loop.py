@@ -29,6 +29,9 @@ from coset.vocabulary import Progress
 _SPAN, _JUMP = 1e8, 100.0
 """How far a precision may go from its start in all, and in one update."""
 
+_LEAST = 1e-3
+"""Effective weights of a group below which nothing is known of its precision."""
+
 _DIRECTIONS = 500
 """Directions in which the mode is sought at most."""
 
@@ -156,14 +159,16 @@ class Loop:
     def _updated(self, state: State, gamma: Float[Tensor, " g"], first: State) -> State:
         """MacKay's updates ``λ ← γ / |θ|²`` and ``1/σ² ← (n c - γ) / Σ residual²``.
 
-        The noise is never smaller than the network's own residuals, the first guess.
+        The noise is never smaller than the network's own residuals, the first guess.  A group of
+        which the data tell nothing (a filter that is dead on all of them) keeps its precision: a
+        new input may wake it.
         """
         norms = self.model.norms(state.mode)
-        kept = gamma.clamp_min(1e-3).minimum(self.model.sizes)
-        wanted = kept / norms.clamp_min(1e-300)
+        wanted = gamma.minimum(self.model.sizes) / norms.clamp_min(1e-300)
+        told = (norms > 0) & (gamma > _LEAST)
         near = wanted.clamp(state.precision / _JUMP, state.precision * _JUMP)
         precision = near.clamp(first.precision / _SPAN, first.precision * _SPAN)
-        precision = torch.where(norms > 0, precision, state.precision)
+        precision = torch.where(told, precision, state.precision)
         if not self.model.learn_noise:
             return replace(state, precision=precision)
         noise = free_noise(self.model, state.outputs, gamma)
