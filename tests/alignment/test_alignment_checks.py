@@ -111,6 +111,17 @@ REFUSED = {
         "torch.uint8",
     ),
     "transpositions of a mask": (lambda: transpositions(torch.tensor([True, False])), "torch.bool"),
+    "a seed": (lambda: match(GROUP, OWN, to=OWN, generator=3), "got generator=3; needed Generator"),
+    "no seed": (lambda: match(GROUP, OWN, to=OWN, generator=0), "got generator=0"),
+    "a seed of many": (
+        lambda: match_many(GROUP, stack([OWN] * 2), generator=3),
+        "got generator=3",
+    ),
+    "a seed of a stream": (lambda: match_stream(GROUP, [OWN] * 2, generator=3), "got generator=3"),
+    "a seed of transpositions": (
+        lambda: permutation_with_transpositions(5, 2, generator=3),
+        "got generator=3",
+    ),
     "half a transposition": (
         lambda: permutation_with_transpositions(5, 2.5, generator=torch.Generator()),
         "k=2.5",

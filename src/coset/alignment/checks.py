@@ -7,7 +7,7 @@ from operator import attrgetter
 import torch
 from torch import Tensor, nn
 
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kind
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Inputs, Weights
 from coset.weights.inputs import check_finite_inputs, count_rows
@@ -15,6 +15,19 @@ from coset.weights.network import REFUSALS, Network, functionalise, refusal
 
 TO = "the weights to match to"
 MOVED = "the weights to move"
+
+
+def seeded(generator: object) -> torch.Generator:
+    """The generator, of which ``None`` is a fresh one of seed 0; all else is refused.
+
+    >>> seeded(None).initial_seed()
+    0
+    """
+    if generator is None:
+        return torch.Generator().manual_seed(0)
+    require_kind(torch.Generator, "torch.Generator", generator=generator)
+    assert isinstance(generator, torch.Generator)
+    return generator
 
 
 def as_weights(given: object, what: str) -> Weights:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.alignment.by_weights import ByWeights, Outcome
-from coset.alignment.checks import as_weights, check_weights
+from coset.alignment.checks import as_weights, check_weights, seeded
 from coset.alignment.match import By, check_by, moved_by
 from coset.alignment.plans import matched_tensors
 from coset.alignment.result import member_of, transpositions_of
@@ -98,6 +98,7 @@ def match_many(
     Raises:
         CosetError: If the stack does not fit the group or has numbers that are not finite.
     """
+    generator = seeded(generator)
     stack = as_weights(stack, "the stack")
     lead = check_weights(group, stack, "the stack")
     if lead != 1:
@@ -136,6 +137,7 @@ def match_stream(
     Raises:
         CosetError: If members cannot be read by number, or one of them does not fit the group.
     """
+    generator = seeded(generator)
     readable = hasattr(members, "__len__") and hasattr(members, "__getitem__")
     if not readable or isinstance(members, Mapping):
         raise CosetError(
@@ -170,14 +172,14 @@ class _Sum:
         group: SymmetryGroup,
         members: Sequence[Weights],
         by: By,
-        generator: torch.Generator | None,
+        generator: torch.Generator,
         *,
         in_place: bool = False,
     ) -> None:
         self.group = group
         self.members = members
         self.by = by
-        self.generator = generator or torch.Generator().manual_seed(0)
+        self.generator = generator
         self.in_place = in_place
         self.elements: dict[int, Element] = {}  # of the networks that have moved
         self.total: Weights = {}

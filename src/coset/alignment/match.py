@@ -7,7 +7,14 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from coset.alignment.by_weights import ByWeights, Outcome
-from coset.alignment.checks import MOVED, TO, check_finite, check_shapes, finite_product
+from coset.alignment.checks import (
+    MOVED,
+    TO,
+    check_finite,
+    check_shapes,
+    finite_product,
+    seeded,
+)
 from coset.alignment.gaussians import (
     Distribution,
     Marginals,
@@ -74,7 +81,7 @@ def match(
     (2, True)
     """
     check_by(by)
-    generator = generator or torch.Generator().manual_seed(0)
+    generator = seeded(generator)
     target, source = as_matched(to, TO), as_matched(weights, MOVED)
     many, stacked = (_check_fit(group, g, w) for g, w in ((target, TO), (source, MOVED)))
     looked_at = isinstance(by, ByWeights) and by.looks_first and not many and not stacked

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kind
 
 
 def transpositions(permutation: Int[Tensor, "*m h"]) -> "int | Int[Tensor, ' *m']":
@@ -68,6 +68,7 @@ def permutation_with_transpositions(
             "needed whole numbers, n ≥ 1 and k from 0 to n - 1",
             "choose another k",
         )
+    require_kind(torch.Generator, "torch.Generator", generator=generator)
     if uniform:
         return _insert(n, k, generator)
     cycles = n - k
