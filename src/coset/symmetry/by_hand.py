@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from coset.errors import CosetError
 from coset.symmetry.check import alone, difference
 from coset.symmetry.group import SymmetryGroup
-from coset.symmetry.points import general_position, random_inputs
+from coset.symmetry.points import general_position, random_inputs, require_finite
 from coset.symmetry.runner import Run, module_runner
 from coset.symmetry.written import FactorByHand, read_factors
 from coset.vocabulary import Inputs, Weights
@@ -44,6 +44,7 @@ def group_by_hand(
     """
     inputs = parts_of(example)
     weights = {name: tensor.cpu() for name, tensor in weights_of(module).items()}
+    require_finite(module)
     group = read_factors(module, weights, factors)
     run = module_runner(module)
     _check_function(run, group, weights, inputs)

@@ -30,7 +30,7 @@ from coset.symmetry.elements import (
 )
 from coset.symmetry.graph import Graph
 from coset.symmetry.group import SymmetryGroup
-from coset.symmetry.points import general_position
+from coset.symmetry.points import general_position, require_finite
 from coset.symmetry.tracing import trace
 from coset.symmetry.written import FactorByHand
 from coset.vocabulary import Inputs, Weights
@@ -65,7 +65,8 @@ def discover(
         pinned and reported.
 
     Raises:
-        CosetError: If the module cannot be traced, or the factors do not hold together.
+        CosetError: If the module cannot be traced, has weights that are not finite, or the factors
+            do not hold together.
 
     >>> net = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
     >>> [factor.size for factor in discover(net, torch.zeros(1, 3)).permutations]
@@ -76,6 +77,7 @@ def discover(
         return group_by_hand(module, example, groups)
     inputs = parts_of(example)
     graph = trace(module, example)
+    require_finite(module)
     known = _KNOWN.get(graph)
     if known is None:
         weights = {name: tensor.cpu() for name, tensor in weights_of(module).items()}

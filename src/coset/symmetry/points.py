@@ -1,11 +1,31 @@
 """Random points at which networks are compared."""
 
 from collections.abc import Collection, Sequence
+from itertools import chain
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from coset.errors import CosetError
 from coset.vocabulary import Weights
+
+
+def require_finite(module: nn.Module) -> None:
+    """Refuses weights at which networks cannot be compared, and names the tensor.
+
+    Masks may be infinite: buffers and parameters that are not trained.
+    """
+    tensors = chain(module.named_parameters(), module.named_buffers())
+    for name, tensor in tensors:
+        if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.isfinite().all():
+            continue
+        wrong = ~tensor.isfinite() if tensor.requires_grad else tensor.isnan()
+        if count := int(wrong.sum()):
+            raise CosetError(
+                f"got a module with {count} numbers in {name!r} that are infinite or not numbers",
+                "needed finite weights",
+                "take a checkpoint from before training diverged",
+            )
 
 
 def general_position(
