@@ -138,6 +138,22 @@ def test_restarts_climb_from_the_best_so_far():
     assert higher >= 2
 
 
+@pytest.mark.parametrize("seed", [1, 4, 6, 7])
+def test_units_compared_as_they_are_may_lead_to_the_scales_of_the_target(seed):
+    """Twins that are told apart as they are, and not at a common scale."""
+    (case,) = (case for case in CASES if case.name == "llama_untied")
+    torch.manual_seed(0)
+    module = case.factory().double()
+    group = discover(module, case.example())
+    generator = torch.Generator().manual_seed(5)
+    own = {
+        name: tensor + 0.1 * torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+        for name, tensor in weights_of(module).items()
+    }
+    moved = group.act(group.sample(generator=torch.Generator().manual_seed(seed)), own)
+    assert match(group, moved, to=own).squared_distance < 1e-16 * inner(own, own)
+
+
 class Recurrent(nn.Module):
     """Units whose matrix is permuted and flipped on both sides: the objective is quadratic."""
 

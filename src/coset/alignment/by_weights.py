@@ -140,6 +140,9 @@ def solve(
     helps = 2 * _distance(trial.weights, target) < before
     if helps or spread(group, best.aligned, target) > _SUSPICIOUS:
         other, after = _rescaled(group, source, target, climb, before)
+        if helps:  # units may have been compared better as they are
+            fitted, left = _fitted(group, outcome, best.aligned, target)
+            other, after = (fitted, left) if left < after else (other, after)
         return other if 2 * after < before else outcome
     return outcome
 
@@ -169,11 +172,17 @@ def rescaled_if_it_helps(
     if not stretching(group):
         return outcome
     aligned, target = _working(group, group.act(outcome.element, weights), to)
+    fitted, after = _fitted(group, outcome, aligned, target)
+    return fitted if 2 * after < _distance(aligned, target) else outcome
+
+
+def _fitted(
+    group: SymmetryGroup, outcome: Outcome, aligned: Weights, target: Weights
+) -> tuple[Outcome, float]:
+    """An outcome with the scales of the target, and the squared distance it then leads to."""
     fitted = fit_scales(group, aligned, target)
-    if 2 * _distance(fitted.weights, target) >= _distance(aligned, target):
-        return outcome
     element = group.compose(outcome.element, with_scales(group, fitted.scales))
-    return replace(outcome, element=element, aligned=None)
+    return replace(outcome, element=element, aligned=None), _distance(fitted.weights, target)
 
 
 def _rescaled(
@@ -195,10 +204,8 @@ def _rescaled(
     last = fit_scales(group, best.aligned, target, most=6)
     if 2 * _distance(last.weights, target) >= limit:
         return outcome, torch.inf
-    last = fit_scales(group, best.aligned, target)
     found = group.compose(with_scales(group, level.scales), outcome.element)
-    element = group.compose(found, with_scales(group, last.scales))
-    return replace(outcome, element=element, aligned=None), _distance(last.weights, target)
+    return _fitted(group, replace(outcome, element=found), best.aligned, target)
 
 
 def _gauged(
