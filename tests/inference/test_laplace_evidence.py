@@ -239,3 +239,13 @@ def test_noise_covers_the_residuals_of_a_network_that_is_not_trained_to_its_end(
 def test_a_network_that_is_trained_raises_no_doubt(regression):
     module, data = regression
     assert fit(module, data, likelihood=GaussianNoise()).posterior.report.warnings == ()
+
+
+def test_tuning_tells_how_far_it_is():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3))
+    data, told = (torch.randn(30, 2), torch.randint(3, (30,))), []
+    fit(module, data, progress=lambda share, line: told.append((share, line)))
+    shares = [share for share, _ in told]
+    assert shares == sorted(shares)
+    assert sum(0.4 < share < 0.9 for share, line in told if line == "evidence") > 1

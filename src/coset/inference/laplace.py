@@ -302,7 +302,8 @@ def _tuned(
     measured = _first(part.curvature, unit, settings).build(unit, weights, part.own, cuts=cuts)
     tell(0.4, "evidence")
     tangent = part.tangent(unit, weights)
-    tuned = Tuner(settings, tangent, part.curvature, groups, learn, cuts).run(measured)
+    tuner = Tuner(settings, tangent, part.curvature, groups, learn, cuts)
+    tuned = tuner.run(measured, lambda share: tell(0.4 + share / 2, "evidence"))
     flat = tuned.precision[groups.labels]
     report = FitReport(
         likelihood=GaussianNoise(tuned.noise_precision**-0.5) if learn else noise,

@@ -29,7 +29,7 @@ from coset.linalg.operators import (
 )
 from coset.printing import brief
 
-_KEPT = 1 << 26
+_KEPT = 1 << 28
 """Bytes of an intermediate result that an operator may keep."""
 
 

@@ -1,6 +1,7 @@
 """Prior precisions and noise by the evidence of the tangent model."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -88,20 +89,26 @@ class Tuner:
         assert self.settings.form != "auto"
         return self.settings.form
 
-    def run(self, measured: Measured) -> Tuned:
+    def run(self, measured: Measured, tell: Callable[[float], None] = lambda _: None) -> Tuned:
         """Finds mode and precisions in turn.
 
         A regression that is small enough is tuned with the exact curvature of the tangent model,
         whatever structure its posterior has: there the evidence is exact.
+
+        Args:
+            measured: The curvature to begin with.
+            tell: Is told which share of the steps is done at least.
         """
-        tuned = self._run(Measured(self.tangent.exact_curvature()) if self._exact else measured)
+        exact = Measured(self.tangent.exact_curvature()) if self._exact else measured
+        tuned = self._run(exact, tell)
         return replace(tuned, curvature=measured) if self._exact else tuned
 
-    def _run(self, measured: Measured) -> Tuned:
+    def _run(self, measured: Measured, tell: Callable[[float], None]) -> Tuned:
         state = self._first(measured)
         steps = self._steps()
         best: tuple[float, _State] | None = None
         for step in range(steps):
+            tell(step / (steps + 1))
             state = self._with_mode(state)
             rough = self._has_many_columns and step < _REFRESHED
             if self.settings.hessian == "tangent" and step < _REFRESHED:
@@ -122,6 +129,7 @@ class Tuner:
             state = fresh
             if change < (1e-6 if self._exact else 1e-3) and not rough:
                 break
+        tell(steps / (steps + 1))
         state = self._with_mode(state)
         if self.settings.hessian == "tangent":
             # the mode has moved since: posterior and evidence are those of where it is now
