@@ -24,7 +24,15 @@ from coset.curvature.measure import (
     has_order,
     rows_by_example,
 )
-from coset.linalg import BlockDiagonal, Diagonal, Embedded, Kronecker, LinearOperator, RowBlocks
+from coset.linalg import (
+    BlockDiagonal,
+    Diagonal,
+    Embedded,
+    Kronecker,
+    LinearOperator,
+    RowBlocks,
+)
+from coset.linalg.matrix_products import bmm, matmul
 from coset.posterior.gaussian import Gaussian
 from coset.vocabulary import Inputs
 from coset.weights.inputs import count_rows, map_parts, parts_of, split_rows
@@ -244,7 +252,7 @@ def _by_rows(pairs: Sequence[Pair], operator: RowBlocks) -> Float[Tensor, "n c c
         count, outputs = columns.shape[1], len(pairs)
         spread = columns.new_empty(count * outputs, *roots.shape[:2])
         rows = columns.view(len(roots), count * outputs, -1)
-        torch.bmm(rows, roots, out=spread.transpose(0, 1))
+        bmm(rows, roots, out=spread.transpose(0, 1))
         flat = spread.view(count, outputs, -1)
         parts.append(flat @ flat.mT)
     return torch.stack(parts).sum(0)
@@ -259,10 +267,10 @@ def _columns(pairs: Sequence[Pair], operator: RowBlocks, block: int) -> Float[Te
     lefts = torch.cat([left[:, block] for left, _ in pairs], dim=-1)  # n r (c o)
     columns = lefts.new_empty(len(basis), len(lefts), lefts.shape[-1])
     if right.shape[1] < lefts.shape[-1]:  # fewer positions than rows: turned before they are summed
-        first, second = (right @ basis).mT, lefts
+        first, second = matmul(right, basis).mT, lefts
     else:
-        first, second = basis.mT.expand(len(lefts), -1, -1), right.mT @ lefts
-    torch.bmm(first, second, out=columns.transpose(0, 1))
+        first, second = basis.mT.expand(len(lefts), -1, -1), matmul(right.mT, lefts)
+    bmm(first, second, out=columns.transpose(0, 1))
     return columns
 
 
@@ -287,8 +295,8 @@ def turned_gradients(
         # turn the inputs once, and form the outer products of all outputs together
         lefts = torch.stack([_turned(left, operator, "left") for left, _ in pairs], dim=2)
         lefts = lefts.transpose(3, 4).flatten(2, 3)  # n b (c o) r
-        products = lefts @ _turned(right, operator, "right")
-        split: Tensor = products.unflatten(2, (len(pairs), -1))
+        found = lefts @ _turned(right, operator, "right")
+        split: Tensor = found.unflatten(2, (len(pairs), -1))
         return split.transpose(1, 2)
     turned = [(_turned(u, operator, "left"), _turned(v, operator, "right")) for u, v in pairs]
     return torch.stack([outer(u, v) for u, v in turned], dim=1)

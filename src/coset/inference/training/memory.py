@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from coset.linalg import matrix_products
+
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
 
@@ -67,10 +69,10 @@ def _gradient_of_slice(
 
 _OTHERS: dict[Any, tuple[Any, str]] = {
     _ATEN.slice_backward.default: (_gradient_of_slice, "out"),
-    _ATEN.mm.default: (torch.mm, "out"),
-    _ATEN.addmm.default: (torch.addmm, "out"),
-    _ATEN.bmm.default: (torch.bmm, "out"),
-    _ATEN.baddbmm.default: (torch.baddbmm, "out"),
+    **{
+        getattr(_ATEN, name).default: (getattr(matrix_products, name), "out")
+        for name in ("mm", "addmm", "bmm", "baddbmm")
+    },
     _ATEN.sum.dim_IntList: (torch.sum, "out"),
     _ATEN.cat.default: (torch.cat, "out"),
     _ATEN._log_softmax.default: (_ATEN._log_softmax.out, "out"),
