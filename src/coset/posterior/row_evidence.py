@@ -1,10 +1,15 @@
 """Evidence of a Kronecker block whose rows have precisions of their own.
 
-In the eigenbasis of its columns such a block is one matrix ``M`` over the rows for each column.
-With ``X = D^-½ M D^-½`` and ``D`` the precisions of the rows, ``log det(I + X)`` and the diagonal
-of ``X (I + X)⁻¹`` are wanted.  Where ``X`` is small, as it is for most columns of most layers, two
-terms of a series give both to eight digits without a factorisation.
+In the eigenbasis of its columns such a block is one matrix ``M = L diag(t) Lᵀ`` over the rows for
+each column.  With ``X = D^-½ M D^-½`` and ``D`` the precisions of the rows, ``log det(I + X)`` and
+the diagonal of ``X (I + X)⁻¹`` are wanted.  Where ``X`` is small, as it is for most columns of most
+layers, two terms of a series give both to eight digits.  Summed over such columns they need neither
+``M`` nor a factorisation: with ``V = D^-½ L`` and ``G = Vᵀ V``, ``Σ diag X² = diag V (G ∘ Σ t tᵀ)
+Vᵀ``.
 """
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
@@ -33,16 +38,14 @@ def row_effective(operator: Kronecker, precision: Float[Tensor, "b o"]) -> Float
     >>> row_effective(Kronecker(one, one, 3 * one), one[0])  # 3 / (3 + 1)
     tensor([[0.7500]], dtype=torch.float64)
     """
-    middle, own, loud = _parts(operator, precision)
     found = []
-    for block, rows in enumerate(precision):
-        matrices, which = middle[block], loud[block]
-        quiet = own[block][~which].sum(0) - _second(matrices[~which], rows).sum(0)
-        system = matrices[which] + torch.diag(rows)
-        factor = cholesky(system)
-        eye = torch.eye(len(rows), dtype=rows.dtype, device=rows.device).expand_as(factor)
-        turned = torch.linalg.solve_triangular(factor, eye, upper=False)
-        found.append(quiet + (1 - rows * turned.square().sum(-2)).sum(0))
+    for part in _parts(operator, precision):
+        eye = torch.eye(len(part.rows), dtype=part.rows.dtype, device=part.rows.device)
+        factor = cholesky(part.loud + torch.diag(part.rows))
+        turned = torch.linalg.solve_triangular(factor, eye.expand_as(factor), upper=False)
+        own = (1 - part.rows * turned.square().sum(-2)).sum(0)
+        second = ((part.scaled @ (part.gram * part.pairs)) * part.scaled).sum(1)
+        found.append(own + part.first - second)
     return torch.stack(found)
 
 
@@ -53,26 +56,46 @@ def row_logdet(operator: Kronecker, precision: Float[Tensor, "b o"]) -> Float[Te
     >>> row_logdet(Kronecker(one, one, 3 * one), one[0])  # log 4
     tensor(1.3863, dtype=torch.float64)
     """
-    middle, own, loud = _parts(operator, precision)
     total = precision.new_zeros(())
-    for block, rows in enumerate(precision):
-        matrices, which = middle[block], loud[block]
-        total = total + own[block][~which].sum() - _second(matrices[~which], rows).sum() / 2
-        factor = cholesky(matrices[which] + torch.diag(rows))
+    for part in _parts(operator, precision):
+        factor = cholesky(part.loud + torch.diag(part.rows))
         volume = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum()
-        total = total + volume - int(which.sum()) * rows.log().sum()
+        second = (part.gram.square() * part.pairs).sum() / 2
+        total = total + volume - len(factor) * part.rows.log().sum() + part.first.sum() - second
     return total
 
 
-def _parts(
-    operator: Kronecker, precision: Float[Tensor, "b o"]
-) -> tuple[Float[Tensor, "b i o o"], Float[Tensor, "b i o"], Tensor]:
-    """The matrices, the diagonals of ``X``, and for which columns ``X`` is not small."""
-    middle = operator.middle
-    own = middle.diagonal(dim1=-2, dim2=-1) / precision.unsqueeze(1)
-    return middle, own, own.sum(-1) > _SMALL
+@dataclass(frozen=True)
+class _Part:
+    """What one block gives to the evidence.
+
+    Attributes:
+        rows: ``D``.
+        scaled: ``V``.
+        loud: ``M`` of the columns where ``X`` is not small.
+        first: The diagonal of ``X``, summed over the other columns.
+        pairs: ``t tᵀ``, summed over them.
+    """
+
+    rows: Float[Tensor, " o"]
+    scaled: Float[Tensor, "o o"]
+    loud: Float[Tensor, "i o o"]
+    first: Float[Tensor, " o"]
+    pairs: Float[Tensor, "o o"]
+
+    @property
+    def gram(self) -> Float[Tensor, "o o"]:
+        """``G``."""
+        return self.scaled.mT @ self.scaled
 
 
-def _second(matrices: Float[Tensor, "i o o"], rows: Float[Tensor, " o"]) -> Float[Tensor, "i o"]:
-    """The diagonal of ``X²``."""
-    return torch.matmul(matrices.square(), 1 / rows) / rows
+def _parts(operator: Kronecker, precision: Float[Tensor, "b o"]) -> Iterator[_Part]:
+    """Each block, with its columns parted by whether ``X`` is small."""
+    for basis, table, rows in zip(operator.left, operator.table, precision, strict=True):
+        left = basis.to(table.dtype)
+        scaled = left / rows.sqrt().unsqueeze(1)
+        squares = scaled.square()
+        which = squares.sum(0) @ table > _SMALL
+        few, many = table[:, which], table[:, ~which]
+        loud = (left * few.mT.unsqueeze(1)) @ left.mT
+        yield _Part(rows, scaled, loud, squares @ many.sum(1), many @ many.mT)
