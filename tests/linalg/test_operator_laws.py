@@ -18,6 +18,7 @@ from coset.linalg import (
     diagonal,
     inverse,
     logdet,
+    nearly_inverse,
     root,
     scale,
     shift,
@@ -131,6 +132,31 @@ def test_a_basis_that_is_not_orthogonal():
     torch.testing.assert_close(diagonal(operator), matrix.diagonal())
     shifted = shift(operator, torch.full((24,), 0.3, dtype=F64))
     torch.testing.assert_close(matrix_of(shifted), matrix + 0.3 * torch.eye(24, dtype=F64))
+
+
+def test_near_inverses_are_exact_where_that_is_cheap(operator):
+    if isinstance(operator, RowBlocks):
+        pytest.skip("is the result of a shift and is not shifted again")
+    precision = torch.full((operator.shape[0],), 0.7, dtype=F64)
+    exact = torch.linalg.inv(matrix_of(operator) + torch.diag(precision))
+    torch.testing.assert_close(matrix_of(nearly_inverse(operator, precision, F64)), exact)
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e12])
+def test_near_inverses_of_rows_leave_out_little_curvature(spread):
+    plain = kronecker()
+    sizes = torch.rand(2, 3, 1, dtype=F64) + 0.5
+    table = plain.table * torch.tensor([5.0, 1e-3, 1e-6, 2.0], dtype=F64)
+    operator = Kronecker(sizes * plain.left, plain.right, table, orthogonal=False)
+    rows = (torch.rand(6, dtype=F64) + 0.5) * torch.tensor([1, 1, spread, 1, spread, 1], dtype=F64)
+    precision = rows.repeat_interleave(4)
+    near = matrix_of(nearly_inverse(operator, precision, F64))
+    torch.testing.assert_close(near, near.mT)
+    half = precision.sqrt()  # in units of the prior, where a condition number means something
+    system = (matrix_of(operator) + torch.diag(precision)) / (half.unsqueeze(1) * half)
+    values = torch.linalg.eigvals((near * half.unsqueeze(1) * half) @ system).real
+    assert values.max() <= 1.1 + 1e-9
+    assert values.min() >= 1 - 1e-9
 
 
 def test_cast(operator):

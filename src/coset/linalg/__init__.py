@@ -3,6 +3,7 @@
 from coset.linalg.embedded import Embedded as Embedded
 from coset.linalg.kronecker import Kronecker as Kronecker
 from coset.linalg.kronecker import RowBlocks as RowBlocks
+from coset.linalg.nearly_inverse import nearly_inverse as nearly_inverse
 from coset.linalg.operators import FromFunctions as FromFunctions
 from coset.linalg.operators import LinearOperator as LinearOperator
 from coset.linalg.operators import Solution as Solution

@@ -94,6 +94,19 @@ class Kronecker:
         return blocks.reshape(-1, x.shape[-1])
 
 
+def row_precisions(operator: Kronecker, precision: Float[Tensor, " p"]) -> Float[Tensor, "b o 1"]:
+    """The precision of each row, in the type of the table; refused where a row has several."""
+    entries = precision.reshape(operator.table.shape).to(operator.table.dtype)
+    rows = entries[:, :, :1]
+    if not bool((entries == rows).all()):
+        raise CosetError(
+            "got precisions that differ inside a row of a Kronecker block",
+            "needed one a layer or one a filter",
+            "use Full() or DiagonalOnly() for a precision of each weight",
+        )
+    return rows
+
+
 @dataclass(frozen=True)
 class RowBlocks:
     """A Kronecker product plus one precision a row: ``Σ_j M_j ⊗ r_j r_jᵀ``.
@@ -102,17 +115,17 @@ class RowBlocks:
     over the rows is left.
 
     Attributes:
-        right: The orthogonal ``R`` of each block.
+        right: The orthonormal directions ``R`` of each block; along others the operator is zero.
         middle: The matrices ``M_j``.
     """
 
-    right: Float[Tensor, "b i i"]
-    middle: Float[Tensor, "b i o o"]
+    right: Float[Tensor, "b i j"]
+    middle: Float[Tensor, "b j o o"]
 
     __repr__ = brief
 
     @cached_property
-    def roots(self) -> Float[Tensor, "b i o o"]:
+    def roots(self) -> Float[Tensor, "b j o o"]:
         """Lower triangular ``T_j`` with ``M_j = T_j T_jᵀ``; kept, for predictions ask each time."""
         return cholesky(self.middle)
 
@@ -130,12 +143,13 @@ class RowBlocks:
         """Itself."""
         return self
 
-    def forward(self, x: Float[Tensor, "p k"]) -> Float[Tensor, "b i o k"]:
+    def forward(self, x: Float[Tensor, "p k"]) -> Float[Tensor, "b j o k"]:
         """Columns into the eigenbasis, and in front of the rows."""
-        blocks, columns, rows = self.middle.shape[:3]
-        return torch.einsum("boyk,byi->biok", x.reshape(blocks, rows, columns, -1), self.right)
+        blocks, columns = self.right.shape[:2]
+        rows = x.reshape(blocks, -1, columns, x.shape[1])
+        return torch.einsum("boyk,byi->biok", rows, self.right)
 
-    def backward(self, x: Float[Tensor, "b i o k"]) -> Float[Tensor, "p k"]:
+    def backward(self, x: Float[Tensor, "b j o k"]) -> Float[Tensor, "p k"]:
         """The reverse of :meth:`forward`."""
         return torch.einsum("byok,biy->boik", x, self.right).reshape(-1, x.shape[-1])
 
@@ -211,14 +225,7 @@ def _(operator: RowBlocks) -> LinearOperator:
 
 @shift.register
 def _(operator: Kronecker, precision: Tensor) -> LinearOperator:
-    entries = precision.reshape(operator.table.shape).to(operator.table.dtype)
-    rows = entries[:, :, :1]
-    if not bool((entries == rows).all()):
-        raise CosetError(
-            "got precisions that differ inside a row of a Kronecker block",
-            "needed one a layer or one a filter",
-            "use Full() or DiagonalOnly() for a precision of each weight",
-        )
+    rows = row_precisions(operator, precision)
     if operator.orthogonal and bool((rows == rows[:, :1]).all()):
         return Kronecker(operator.left, operator.right, operator.table + rows)
     middle = operator.middle.clone()

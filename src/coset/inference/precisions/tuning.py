@@ -24,8 +24,7 @@ from coset.inference.precisions.noise import Residuals
 from coset.linalg import (
     LinearOperator,
     LowRankPlusDiagonal,
-    cast,
-    inverse,
+    nearly_inverse,
     scale,
     shift,
     solve,
@@ -190,10 +189,13 @@ class Tuner:
         like = self.tangent.outputs
         return state.precision[self.groups.labels].to(like)
 
-    def _system(self, state: _State) -> LinearOperator:
+    def _scaled(self, state: _State) -> LinearOperator:
+        """The curvature under the present noise."""
         operator = state.measured.operator
-        scaled = operator if state.noise == 1 else scale(operator, state.noise)
-        return shift(scaled, state.precision[self.groups.labels])
+        return operator if state.noise == 1 else scale(operator, state.noise)
+
+    def _system(self, state: _State) -> LinearOperator:
+        return shift(self._scaled(state), state.precision[self.groups.labels])
 
     def _with_mode(self, state: _State) -> _State:
         """The weights at which the evidence is taken, for the present precisions."""
@@ -206,7 +208,8 @@ class Tuner:
         if self.tangent.is_small:
             found = model.find_mode(self._flat(state), self.form, start=start, tolerance=1e-11)
             return replace(state, point=found)
-        near = cast(inverse(self._system(state)), self.tangent.outputs.dtype)
+        precision = state.precision[self.groups.labels]
+        near = nearly_inverse(self._scaled(state), precision, self.tangent.outputs.dtype)
         span = approach(
             model,
             self._flat(state),
@@ -221,7 +224,7 @@ class Tuner:
         """One step with the *same* curvature on both sides: ``(K + Λ)⁻¹ (K θ̃ - d)``."""
         start = model.start(self.form, at_network=True)
         slope = self._slope(model, start, state)
-        operator = scale(state.measured.operator, state.noise)
+        operator = self._scaled(state)
         target = operator.matmat(start.flat.double().unsqueeze(1)) - slope
         flat = solve(self._system(state), target).squeeze(1).to(start.flat)
         change = (model.jacobian @ (flat - start.flat)).reshape(start.outputs.shape)
