@@ -109,6 +109,36 @@ def test_folders_are_not_made_and_not_overwritten(tmp_path):
         store.write_text(tmp_path, "text")
 
 
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
+    """A device such as /dev/null would be lost to the whole machine, where the user is root."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "link").symlink_to(pipe)
+    for path in (pipe, tmp_path / "link"):
+        with pytest.raises(CosetError, match=f"{path.name}, which is no plain file"):
+            store.write_text(path, "text")
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_leads_to_what_was_written(tmp_path, there):
+    (tmp_path / "elsewhere").mkdir()
+    real, link = tmp_path / "elsewhere" / "file", tmp_path / "link"
+    if there:
+        real.write_text("old")
+    link.symlink_to(real)
+    store.write_text(link, "new")
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+    assert os.listdir(real.parent) == ["file"]
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "é" * 127])
+def test_a_name_may_be_as_long_as_the_disk_allows(tmp_path, name):
+    store.write_text(tmp_path / name, "text")
+    assert os.listdir(tmp_path) == [name]
+
+
 def test_files_get_the_usual_rights(tmp_path):
     path = tmp_path / "page.html"
     before = os.umask(0o022)
@@ -117,6 +147,26 @@ def test_files_get_the_usual_rights(tmp_path):
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+HEADERS = {
+    "nested too deep": b"[" * 200_000,
+    "nested objects": b'{"a":' * 100_000,
+    "no object": b"[3]",
+    "not a number": b"NaN",
+    "metadata in words": b'{"__metadata__":"coset"}',
+    "metadata in numbers": b'{"__metadata__":{"coset":3}}',
+    "numbers torch has none of": b'{"a":{"dtype":"F4","shape":[4],"data_offsets":[0,2]}}',
+}
+
+
+@pytest.mark.parametrize("read", [store.load_record, store.load_tensors])
+@pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
+def test_headers_that_hold_something_else_are_refused(tmp_path, header, read):
+    path = tmp_path / "odd.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0")
+    with pytest.raises(CosetError, match=r"odd\.safetensors"):
+        read(path)
 
 
 def test_reading_what_is_not_there_or_not_ours(tmp_path):

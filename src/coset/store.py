@@ -19,18 +19,34 @@ from coset.errors import CosetError, require_kind
 
 _BLANK = "0" * 64
 _SIGNED = re.compile("[0-9a-f]{64} {")
+_DAMAGE = (
+    AttributeError,
+    KeyError,
+    TypeError,
+    ValueError,
+    MemoryError,
+    OverflowError,
+    RecursionError,
+    SafetensorError,
+)
+"""What reading a file may raise whose header holds something else than it should."""
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Writes beside the name, then renames, so that no reader ever sees half a file."""
+    """Writes beside the name, then renames, so that no reader ever sees half a file.
+
+    A link stays and the file it leads to is written, as by ``open``; a folder, a pipe or a device
+    is refused, for renaming would put a file in its place.
+    """
     require_kind(str | PathLike, path=path)
-    target = Path(path)
+    target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
-        raise CosetError(f"got the path {target}", f"needed the folder {target.parent} to exist")
-    if target.is_dir():
-        raise CosetError(f"got the path {target}, which is a folder", "needed a file name")
-    # tempfile would make a file that only its owner may read
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+        raise CosetError(f"got the path {path}", f"needed the folder {target.parent} to exist")
+    if target.exists() and not target.is_file():
+        what = "a folder" if target.is_dir() else "no plain file"
+        raise CosetError(f"got the path {path}, which is {what}", "needed a file name")
+    # tempfile would make a file that only its owner may read; a long name must not grow too long
+    temporary = target.with_name(f".{target.name[:32]}.{secrets.token_hex(8)}")
     try:
         with temporary.open("xb") as file:
             file.write(content)
@@ -84,15 +100,7 @@ def _record(content: bytes, path: str | Path) -> tuple[dict[str, Tensor], dict[s
             raise TypeError("the facts are not an object")
         # into memory of their own, aligned as a fit has it: else sums may round differently
         return {name: tensor.clone() for name, tensor in tensors.items()}, known
-    except (
-        AttributeError,
-        KeyError,
-        TypeError,
-        ValueError,
-        MemoryError,
-        OverflowError,
-        SafetensorError,
-    ) as error:
+    except _DAMAGE as error:
         if isinstance(error, CosetError):
             raise
         raise CosetError(
@@ -108,9 +116,7 @@ def load_tensors(path: str | Path) -> dict[str, Tensor]:
         return _record(content, path)[0]
     try:
         return parse_tensors(content)
-    except (SafetensorError, ValueError) as error:
-        if isinstance(error, CosetError):
-            raise
+    except _DAMAGE as error:
         raise CosetError(
             f"got {path}, which safetensors cannot read ({error})",
             "needed a whole safetensors file",
@@ -128,7 +134,7 @@ def _ours(content: bytes) -> bool:
     try:
         known = _metadata(content)
         return "coset" in known or any(_SIGNED.match(value) for value in known.values())
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+    except _DAMAGE:
         return False
 
 
