@@ -55,6 +55,41 @@ def test_an_instance_and_a_class_will_do(tmp_path):
     assert sys.path == path
 
 
+FILE = """
+from __future__ import annotations
+from dataclasses import dataclass
+from beside import WIDTH
+from torch import nn
+
+@dataclass
+class Sizes:
+    width: int = WIDTH
+
+def make():
+    from below import later
+    return nn.Linear(2, Sizes().width)
+"""
+
+
+def test_a_file_is_run_as_python_would(tmp_path, monkeypatch):
+    """Its classes find their module; what it imports lies beside it or in the current folder."""
+    nets = tmp_path / "my nets"
+    (nets / "deep").mkdir(parents=True)
+    (nets / "deep" / "random.py").write_text(FILE)  # the name of a module of Python's own
+    (nets / "deep" / "beside.py").write_text("WIDTH = 3")
+    (nets / "below.py").write_text("later = True")
+    monkeypatch.chdir(nets)
+    path, before = list(sys.path), sys.modules["random"]
+    try:
+        assert load_module("deep/random.py:make").out_features == 3
+    finally:
+        for name in ("beside", "below"):
+            sys.modules.pop(name, None)
+    assert sys.path == path
+    assert sys.modules["random"] is before
+    assert not list(nets.rglob("__pycache__"))
+
+
 @pytest.mark.parametrize("line", ["raise KeyError('what')", "import sys; sys.exit(3)", "1 +"])
 def test_a_file_that_fails_is_named_with_its_reason(tmp_path, line):
     (tmp_path / "bad.py").write_text(line)

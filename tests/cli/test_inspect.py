@@ -34,6 +34,16 @@ def needs(width):
 
 def number():
     return 3
+
+def lazy():
+    return nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.Linear(4, 2))
+
+class Sizes:
+    @property
+    def broken(self):
+        raise RuntimeError("no sizes")
+
+SIZES, TABLE = Sizes(), {"width": 3}
 """
 
 
@@ -92,6 +102,15 @@ def test_the_picture_is_written_and_one_tensor_explained(file, capsys):
     assert ElementTree.parse(file / "net.svg").getroot().tag.endswith("svg")
 
 
+@pytest.mark.parametrize("kind", ["half", "double"])
+def test_networks_of_other_precisions_are_inspected(kind, file, capsys):
+    with (file / "net.py").open("a") as net:
+        net.write(f"def other():\n    return make().{kind}()\n")
+    assert cli.main(["inspect", "./net.py:other"]) == 0
+    assert cli.main(["inspect", "./net.py:other", "--input-shape", "2,3"]) == 0
+    assert "input 2×3" in capsys.readouterr().out
+
+
 def test_several_inputs_of_several_kinds(file, capsys):
     shapes = ["--input-shape", "2,4", "--input-shape", "2,4,6", "--dtype", "int"]
     assert cli.main(["inspect", "./net.py:Tokens", *shapes, "--dtype", "float"]) == 0
@@ -103,6 +122,11 @@ BAD = {
     "no file": (["./nat.py:make"], ["./nat.py", "no file"]),
     "no module": (["nowhere.at_all:make"], ["nowhere", "imported"]),
     "no function": (["./net.py:mak"], ["'mak'", "did you mean make"]),
+    "no class": (["./net.py:tokens"], ["'tokens'", "did you mean Tokens"]),
+    "inside a table": (["./net.py:TABLE.width"], ["'width'", "nothing that could be called"]),
+    "a property that fails": (["./net.py:SIZES.broken"], ["'broken'", "RuntimeError: no sizes"]),
+    "no ending": (["./net:make"], ["'./net'", "./file.py"]),
+    "no size yet": (["./net.py:lazy"], ["--input-shape"]),
     "needs arguments": (["./net.py:needs"], ["needs", "without arguments"]),
     "no network": (["./net.py:number"], ["int", "torch.nn.Module"]),
     "no shape": (["./net.py:Tokens"], ["--input-shape"]),
@@ -110,6 +134,8 @@ BAD = {
     "empty axis": (["./net.py:make", "--input-shape", "0,3"], ["'0,3'", "positive"]),
     "wrong shape": (["./net.py:make", "--input-shape", "1,4"], ["1,4", "refuses"]),
     "huge shape": (["./net.py:make", "--input-shape", "99999999999999,3"], ["99999999999999,3"]),
+    "endless number": (["./net.py:make", "--input-shape", "9" * 5000], ["999", "1,3,32,32"]),
+    "kind without shape": (["./net.py:make", "--dtype", "int"], ["--dtype int", "--input-shape"]),
     "two kinds": (
         ["./net.py:make", "--input-shape", "1,3", "--dtype", "int", "--dtype", "int"],
         ["--dtype", "one for each"],

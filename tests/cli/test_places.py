@@ -1,5 +1,7 @@
 """Places that cannot be written are refused before any work, files that are read too."""
 
+import os
+
 import pytest
 
 from coset.cli.places import check_file, check_folder
@@ -37,6 +39,19 @@ def test_what_is_in_the_way_is_named(tmp_path):
         check_file("--svg", tmp_path)
     with pytest.raises(CosetError, match="whose folder is missing"):
         check_file("--svg", tmp_path / "no" / "net.svg")
+
+
+def test_pipes_and_links_to_nothing_are_named(tmp_path):
+    os.mkfifo(tmp_path / "page.html")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "no" / "folder")
+    with pytest.raises(CosetError, match=r"page\.html is no plain file"):
+        check_folder("--out", tmp_path, "page.html")
+    with pytest.raises(CosetError, match=r"page\.html, no plain file"):
+        check_file("--svg", tmp_path / "page.html")
+    with pytest.raises(CosetError, match="nowhere is a link to nothing"):
+        check_folder("--out", tmp_path / "nowhere", "page.html")
+    with pytest.raises(CosetError, match="whose folder is missing"):
+        check_file("--svg", tmp_path / "nowhere")
 
 
 def test_folders_that_may_not_be_written_in_are_named(tmp_path, monkeypatch):

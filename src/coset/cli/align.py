@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from coset.cli.factory import check_kinds
 from coset.cli.places import check_file
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def align(
     ways = _Options(by, scales, restarts, soft, data, points, reset_norm, repair, seed)
     check_file("--out", out, [a, b] if data is None else [a, b, Path(data)])
     _check_options(ways)
+    check_kinds(input_shape, dtype)
     _run(_Files(a, b, model, out), ways, shapes, kinds)
 
 

@@ -1,7 +1,10 @@
 """``MODULE:FACTORY`` and ``--input-shape`` on the command line become a module and its inputs."""
 
+import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
 
 _PICTURES = (32, 28, 64, 224)
 """Sides of pictures that are tried when no shape is given."""
+
+_SIZE = re.compile(r"\s*0*[1-9][0-9]{0,17}\s*")
+"""A positive whole number that fits into 64 bits."""
 
 
 def load_module(text: str) -> "nn.Module":
@@ -37,22 +43,27 @@ def load_module(text: str) -> "nn.Module":
             "needed MODULE:FACTORY",
             "such as coset.models:resnet20 or ./net.py:make",
         )
-    found: Any = _import(place)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise CosetError(
-                f"got {text!r}, but {place} has no {part!r}",
-                f"needed a factory of {place}",
-                _instead(found, part),
-            )
-        found = getattr(found, part)
-    if not isinstance(found, nn.Module):
-        found = _called(found, text)
+    with _importing(place):  # what a factory imports when it is called is found there too
+        found: Any = _import(place)
+        for part in name.split("."):
+            found = _part(found, part, text, place)
+        if not isinstance(found, nn.Module):
+            found = _called(found, text)
     if not isinstance(found, nn.Module):
         raise CosetError(
             f"got {type(found).__name__} from {text!r}", "needed a torch.nn.Module from the factory"
         )
     return found
+
+
+def check_kinds(shapes: Sequence[str] | None, kinds: Sequence[str] | None) -> None:
+    """Refuses ``--dtype`` where it would have no effect: guessed inputs have a type already."""
+    if kinds and not shapes:
+        raise CosetError(
+            f"got --dtype {kinds[0]} without --input-shape",
+            "needed the shape of the input that has this type",
+            "give --input-shape, or leave --dtype out",
+        )
 
 
 def read_inputs(
@@ -71,7 +82,8 @@ def read_inputs(
             "needed one for all inputs or one for each",
         )
     kinds = list(kinds) * (len(shapes) if len(kinds) == 1 else 1)
-    inputs = tuple(_zeros(_shape(s), kind, s) for s, kind in zip(shapes, kinds, strict=True))
+    given = zip(shapes, kinds, strict=True)
+    inputs = tuple(_zeros(module, _shape(text), kind, text) for text, kind in given)
     problem = _problem(module, inputs)
     if problem:
         raise CosetError(
@@ -82,22 +94,31 @@ def read_inputs(
     return inputs
 
 
-def _import(place: str) -> ModuleType:
-    here, caching = str(Path.cwd()), sys.dont_write_bytecode
-    sys.path.insert(0, here)
-    sys.dont_write_bytecode = True  # looking at a file leaves nothing beside it
+@contextmanager
+def _importing(place: str) -> Iterator[None]:
+    """Imports look in the current folder, before it in that of a file, and leave nothing there."""
+    ours, caching = [str(Path.cwd())], sys.dont_write_bytecode
+    if place.endswith(".py"):
+        ours.insert(0, str(Path(place).absolute().parent))
+    sys.path[:0] = ours
+    sys.dont_write_bytecode = True
     try:
-        if not place.endswith(".py"):
-            return import_module(place)
-        path = Path(place)
-        if not path.is_file():
-            raise CosetError(f"got {place}, which is no file", "needed a Python file")
-        spec = spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        loaded = module_from_spec(spec)
-        spec.loader.exec_module(loaded)
-        return loaded
+        yield
+    finally:
+        sys.dont_write_bytecode = caching
+        for folder in ours:
+            if folder in sys.path:
+                sys.path.remove(folder)
+
+
+def _import(place: str) -> ModuleType:
+    if not place.endswith(".py") and (os.sep in place or place[0] == "."):
+        raise CosetError(
+            f"got {place!r}, neither a module's name nor a Python file",
+            "needed package.module or ./file.py",
+        )
+    try:
+        return _import_file(place) if place.endswith(".py") else import_module(place)
     except CosetError:
         raise
     except ModuleNotFoundError as error:
@@ -108,10 +129,34 @@ def _import(place: str) -> ModuleType:
         raise CosetError(
             f"got {place!r}, whose import raised {_told(error)}", "needed an import without errors"
         ) from error
-    finally:
-        sys.dont_write_bytecode = caching
-        if here in sys.path:
-            sys.path.remove(here)
+
+
+def _import_file(place: str) -> ModuleType:
+    path = Path(place)
+    if not path.is_file():
+        raise CosetError(f"got {place}, which is no file", "needed a Python file")
+    # dataclasses look their module up; by a name of our own it hides no other
+    spec = spec_from_file_location(f"coset_file_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = sys.modules[spec.name] = module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def _part(found: Any, part: str, text: str, place: str) -> Any:
+    try:
+        return getattr(found, part)
+    except AttributeError as error:
+        raise CosetError(
+            f"got {text!r}, but {place} has no {part!r}",
+            f"needed a factory of {place}",
+            _instead(found, part),
+        ) from error
+    except Exception as error:  # properties are the user's code too
+        raise CosetError(
+            f"got {text!r}, whose {part!r} raised {_told(error)}", f"needed a factory of {place}"
+        ) from error
 
 
 def _called(factory: Any, text: str) -> Any:
@@ -128,9 +173,12 @@ def _called(factory: Any, text: str) -> Any:
 
 
 def _instead(found: Any, part: str) -> str:
-    names = [n for n, value in vars(found).items() if callable(value) and n[0].islower()]
+    inside = getattr(found, "__dict__", {})  # numbers, lists and the like have none
+    names = [name for name, value in inside.items() if callable(value) and name[0] != "_"]
     close = get_close_matches(part, names, n=3)
-    return f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(names[:5])}"
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"it has {', '.join(names[:5]) or 'nothing that could be called'}"
 
 
 def _told(error: BaseException) -> str:
@@ -142,7 +190,7 @@ def _told(error: BaseException) -> str:
 
 def _shape(text: str) -> tuple[int, ...]:
     words = text.replace("x", ",").split(",")
-    if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
+    if not all(map(_SIZE.fullmatch, words)):
         raise CosetError(
             f"got --input-shape {text!r}",
             "needed positive whole numbers with commas",
@@ -151,11 +199,14 @@ def _shape(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def _zeros(shape: tuple[int, ...], kind: str, text: str) -> "Tensor":
+def _zeros(module: "nn.Module", shape: tuple[int, ...], kind: str, text: str) -> "Tensor":
+    """Zeros, as token numbers or in the precision of the network."""
     import torch
 
+    own = [tensor.dtype for tensor in module.parameters() if tensor.dtype.is_floating_point]
+    floats = own[0] if own else torch.float32
     try:
-        return torch.zeros(shape, dtype=torch.int64 if kind == "int" else torch.float32)
+        return torch.zeros(shape, dtype=torch.int64 if kind == "int" else floats)
     except RuntimeError as error:  # more than fits in memory
         raise CosetError(
             f"got --input-shape {text}: {_told(error)}", "needed a smaller one"
@@ -181,8 +232,9 @@ def _problem(module: "nn.Module", inputs: "tuple[Tensor, ...]") -> str:
 
 def _guessed(module: "nn.Module") -> "tuple[Tensor, ...]":
     """A first input that the network accepts, tried from what its first layer takes."""
-    for kind, shape in _candidates(module):
-        inputs = (_zeros(shape, kind, ",".join(map(str, shape))),)
+    # a lazy layer has no size yet, and would take the first it is given
+    for kind, shape in [each for each in _candidates(module) if all(each[1])]:
+        inputs = (_zeros(module, shape, kind, ",".join(map(str, shape))),)
         if not _problem(module, inputs):
             return inputs
     raise CosetError(

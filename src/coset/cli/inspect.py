@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from coset.cli.factory import check_kinds
 from coset.cli.places import check_file
 
 
@@ -31,6 +32,7 @@ def inspect(
         svg: File for a picture of the network with its factors coloured.
         explain: A tensor's name: why each of its axes is free, tied or pinned.
     """
+    check_kinds(input_shape, dtype)
     if svg is not None:
         check_file("--svg", svg)
 
@@ -44,9 +46,10 @@ def inspect(
     explained = "" if explain is None else group.explain(explain)
     error = symmetry_error(module, group, inputs)
     if svg is not None:
+        from coset.store import write_text
         from coset.symmetry.describing.drawing import draw
 
-        _write(svg, draw(module, inputs, group))
+        write_text(svg, draw(module, inputs, group))
     weights = sum(tensor.numel() for tensor in module.parameters())
     shapes = ", ".join("×".join(map(str, x.shape)) for x in inputs)
     print(f"{factory}: {weights:,} parameters, input {shapes}\n")
@@ -56,13 +59,3 @@ def inspect(
         print(f"\n{explained}")
     if svg is not None:
         print(f"\nPicture: {svg}")
-
-
-def _write(path: Path, text: str) -> None:
-    """Written beside its name and renamed, so that no half of a picture is left behind."""
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

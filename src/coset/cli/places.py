@@ -15,10 +15,10 @@ def check_file(option: str, path: Path, sources: Iterable[Path] = ()) -> None:
         path: The file.
         sources: What the command reads.
     """
-    folder = path.absolute().parent
-    if path.is_dir() or not folder.is_dir():
+    folder = Path(os.path.realpath(path)).parent  # a link is written through
+    if problem := _in_the_way(path) or ("" if folder.is_dir() else "whose folder is missing"):
         raise CosetError(
-            f"got {option} {path}, " + ("a folder" if path.is_dir() else "whose folder is missing"),
+            f"got {option} {path}, {problem}",
             "needed the name of a file in a folder that exists",
             f"give another {option}",
         )
@@ -29,20 +29,28 @@ def check_file(option: str, path: Path, sources: Iterable[Path] = ()) -> None:
 
 def check_folder(option: str, path: Path, file: str) -> None:
     """Refuses a folder that cannot be made, or in which a file cannot be written."""
-    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    existing = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
     if not existing.is_dir():
         raise CosetError(
-            f"got {option} {path}, but {existing} is a file",
+            f"got {option} {path}, but {existing} is a "
+            + ("file" if existing.exists() else "link to nothing"),
             "needed a folder, or a name that is free",
             f"give another {option}",
         )
     _check_writable(option, path, existing)
-    if (path / file).is_dir():
+    if problem := _in_the_way(path / file):
         raise CosetError(
-            f"got {option} {path}, where {file} is a folder",
+            f"got {option} {path}, where {file} is {problem}",
             f"needed a place for the file {file}",
             f"give another {option}",
         )
+
+
+def _in_the_way(path: Path) -> str:
+    """What stands where a file is to be written, or nothing."""
+    if not path.exists() or path.is_file():
+        return ""
+    return "a folder" if path.is_dir() else "no plain file"
 
 
 def _check_writable(option: str, path: Path, folder: Path) -> None:
