@@ -3,7 +3,7 @@
 A message has three parts: what we got, what we needed, what to do next.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
 from inspect import Parameter, signature
 from numbers import Integral
@@ -15,6 +15,7 @@ _NAMES = {
     bool: "True or False",
     str: "a text",
     Mapping: "a dictionary",
+    Collection: "a list",
     type(None): "None",
 }
 

@@ -119,6 +119,18 @@ def test_pixelate_makes_blocks_of_their_mean():
     torch.testing.assert_close(result, expected)
 
 
+@pytest.mark.parametrize("size", [(32, 32), (32, 96), (80, 32)])
+def test_elastic_moves_as_far_in_both_directions(size):
+    """Pictures of the coordinates show how far every pixel was moved, here in pixels."""
+    down, across = (torch.linspace(0.25, 0.75, side, dtype=torch.float64) for side in size)
+    ramps = torch.stack(torch.meshgrid(down, across, indexing="ij")).expand(40, 2, *size)
+    moved = corrupt(ramps, "elastic", 1, generator=seeded()) - ramps
+    pixels = moved * 2 * (torch.tensor(size, dtype=torch.float64)[:, None, None] - 1)
+    down, across = pixels.square().mean((0, 2, 3)).sqrt().tolist()
+    assert math.hypot(down, across) == pytest.approx(0.02 * 32, rel=0.1)  # the rim holds some back
+    assert down == pytest.approx(across, rel=0.1)
+
+
 def test_contrast_and_fog_by_formula(images):
     clean = images["colour"][:4].double()
     mean = clean.mean((2, 3), keepdim=True)
@@ -175,4 +187,23 @@ def test_bad_input_is_refused():
             corrupt(*arguments, generator=seeded())
     with pytest.raises(CosetError, match=r"angles of shape \(3,\)"):
         rotate(images, torch.zeros(3))
-    assert corrupt(images[:0], "fog", 1, generator=seeded()).shape == (0, 1, 8, 8)
+    with pytest.raises(CosetError, match="not all of them finite"):
+        rotate(images, math.nan)
+    with pytest.raises(CosetError, match="needed Tensor"):
+        corrupt(images.numpy(), "fog", 1, generator=seeded())
+    for nothing in (3, None):
+        with pytest.raises(CosetError, match=f"got generator={nothing}"):
+            corrupt(images, "fog", 1, generator=nothing)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(0, 1, 8, 8), (2, 1, 0, 8)])
+def test_no_pictures_stay_no_pictures(kind, shape):
+    assert corrupt(torch.zeros(shape), kind, 1, generator=seeded()).shape == shape
+    assert rotate(torch.zeros(shape), 30.0).shape == shape
+
+
+def test_a_severity_may_be_any_number_that_is_whole():
+    images = torch.rand(1, 1, 4, 4)
+    expected = corrupt(images, "contrast", 2, generator=seeded())
+    assert torch.equal(corrupt(images, "contrast", 2.0, generator=seeded()), expected)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -62,6 +64,26 @@ def test_statistics_of_single_precision_follow_the_dtype(table):
     assert result.train_inputs.dtype == result.train_targets.dtype == torch.float32
 
 
+def test_whole_numbers_have_a_mean_between_them():
+    inputs, targets = torch.tensor([[0, 5], [1, 7]]), torch.tensor([[1], [2]])
+    counts = Dataset("counts", inputs.byte(), targets, inputs.byte(), targets)
+    by = statistics(counts)
+    assert by.input_mean.tolist() == [0.5, 6.0]
+    assert by.target_std.tolist() == [0.5]
+    assert standardise(counts).train_targets.tolist() == [[-1.0], [1.0]]
+    assert standardise(counts).test_inputs.tolist() == [[-1.0, -1.0], [1.0, 1.0]]
+
+
+def test_statistics_of_other_channels_are_refused(pictures, table):
+    grey = replace(
+        pictures, train_inputs=torch.rand(30, 1, 4, 5), test_inputs=torch.rand(10, 1, 4, 5)
+    )
+    with pytest.raises(CosetError, match=r"shape \(1, 4, 5\) and statistics of shape \(3, 1, 1\)"):
+        standardise(grey, by=statistics(pictures))
+    with pytest.raises(CosetError, match=r"statistics of shape \(3,\)"):
+        standardise_inputs(torch.zeros(4, 1), statistics(table))
+
+
 def test_standardise_refuses(pictures):
     with pytest.raises(CosetError, match="already"):
         standardise(standardise(pictures))
@@ -101,6 +123,18 @@ def test_holding_out_refuses(pictures, table, classes):
         holding_out(table, classes)
 
 
+@pytest.mark.parametrize("classes", [[0.0], [True, False, False, False], torch.tensor([1]), "a"])
+def test_what_are_no_labels_cannot_be_held_out(pictures, classes):
+    with pytest.raises(CosetError, match="hold out of pictures"):
+        holding_out(pictures, classes)
+    with pytest.raises(CosetError, match="got classes=2; needed a list"):
+        holding_out(pictures, 2)
+
+
+def test_labels_of_numpy_can_be_held_out(pictures):
+    assert holding_out(pictures, np.array([3]))[1].classes == ("d",)
+
+
 def test_validation_split(pictures):
     def split(seed):
         return validation_split(pictures, 0.2, generator=torch.Generator().manual_seed(seed))
@@ -118,6 +152,18 @@ def test_validation_split(pictures):
 def test_validation_split_refuses(pictures, fraction, generator):
     with pytest.raises(CosetError, match="got the fraction"):
         validation_split(pictures, fraction, generator=generator)
+
+
+def test_validation_split_refuses_seeds_and_words(pictures, generator):
+    with pytest.raises(CosetError, match=r"got generator=3; .*torch\.Generator"):
+        validation_split(pictures, 0.5, generator=3)
+    with pytest.raises(CosetError, match="got fraction='"):
+        validation_split(pictures, "0.5", generator=generator)
+
+
+def test_arrays_are_refused(table):
+    with pytest.raises(CosetError, match=r"(?s)got inputs=.*needed Tensor"):
+        Dataset("arrays", *(part.numpy() for part in (*table.train, *table.test)))
 
 
 def test_a_set_that_does_not_fit_is_refused(pictures):

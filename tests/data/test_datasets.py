@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -37,6 +39,12 @@ def test_unknown_names_get_a_hint(typed, meant):
 def test_a_name_like_no_other():
     with pytest.raises(CosetError, match=r"'zzz'; needed one of digits, .*; choose one"):
         load("zzz")
+
+
+@pytest.mark.parametrize("name", [3, None, Path("mnist")])
+def test_a_name_is_a_text(name):
+    with pytest.raises(CosetError, match=r"got name=.*; needed a text"):
+        load(name)
 
 
 def test_load_knows_every_set():
@@ -86,6 +94,11 @@ def test_uci_refuses(data_folder):
     for split in (-1, 20):
         with pytest.raises(CosetError, match=f"split {split} of yacht; needed 0 to 19"):
             uci("yacht", split)
+    for split in (1.5, "0", None):
+        with pytest.raises(CosetError, match="got split"):
+            uci("yacht", split)
+    with pytest.raises(CosetError, match="got name=None; needed a text"):
+        uci(None)
     with pytest.raises(CosetError, match=r"got no .*boston\.txt"):
         uci("boston")
     path = data_folder / "uci" / "yacht.txt"
@@ -122,3 +135,35 @@ def test_co2_years_and_gaps():
 def test_co2_needs_weeks_on_both_sides(until):
     with pytest.raises(CosetError, match=f"until={until}; needed a year between 1958.24 and 2001"):
         mauna_loa_co2(until=until)
+
+
+@pytest.mark.usefixtures("co2")
+def test_co2_until_a_word():
+    with pytest.raises(CosetError, match="got until='1990'"):
+        mauna_loa_co2(until="1990")
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ("", "no row"),
+        ("19580329,\n", "no reading"),
+        ("19580329,316.1\n199", "row of 1"),
+        ("19580329,316.1\n199104,355.0", "Month out of range"),
+        ("19580329,316.1\n1e300,355.0", "out of range"),
+        ("19580329,inf\n", "inf in row 1"),
+    ],
+)
+def test_co2_cut_short_is_named(rows, words, data_folder):
+    path = data_folder / "mauna_loa_co2" / "co2.csv"
+    path.parent.mkdir()
+    path.write_text(f"date,co2\n{rows}")
+    with pytest.raises(CosetError, match=rf"co2\.csv, .*{words}"):
+        mauna_loa_co2()
+
+
+def test_digits_with_a_gap_are_refused(data_folder):
+    (data_folder / "digits").mkdir()
+    (data_folder / "digits" / "digits.csv").write_text("," * 64 + "3\n")
+    with pytest.raises(CosetError, match=r"digits\.csv, .*nan in row 1"):
+        digits()

@@ -202,7 +202,15 @@ def test_table(tmp_path):
     path.write_text("a,b\n1,2\n3,\n\n")
     table = formats.read_table(path, 2, delimiter=",", skip=1)
     np.testing.assert_array_equal(table, [[1, 2], [3, np.nan]])
-    for text, words in (("1 2 3\n", "row of 3"), ("1 x\n", "'x'")):
+    with pytest.raises(CosetError, match="nan in row 2"):
+        formats.read_table(path, 2, delimiter=",", skip=1, gaps=False)
+    for text, words in (
+        ("1 2 3\n", "row of 3"),
+        ("1 x\n", "'x'"),
+        ("1 2\n3 nan\n", "nan in row 2"),
+        ("1 -1e999\n", "-inf in row 1"),
+        ("\n", "no row"),
+    ):
         path.write_text(text)
         with pytest.raises(CosetError, match=words):
             formats.read_table(path, 2)

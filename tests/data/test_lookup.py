@@ -72,6 +72,26 @@ def test_official_files_before_a_compact_copy(data_folder, monkeypatch):
     assert not found.is_compact
 
 
+def test_an_empty_folder_hides_nothing(data_folder, monkeypatch):
+    compact = data_folder / "uci_regression.npz"
+    np.savez(compact, x=np.zeros(3))
+    digest = hashlib.sha256(compact.read_bytes()).hexdigest()
+    monkeypatch.setitem(SOURCES, "uci", replace(SOURCES["uci"], compact=(compact.name, digest)))
+    (data_folder / "uci").mkdir()
+    assert locate("uci").path == compact
+    (data_folder / "uci" / "yacht.txt").write_text("0 1")
+    assert locate("uci").path == data_folder / "uci"
+
+
+def test_what_another_process_has_brought_meanwhile_is_taken(monkeypatch):
+    def fail(_remote, folder, **_):
+        write_mnist(folder)
+        raise CosetError("the folder is not empty")
+
+    monkeypatch.setattr(lookup, "fetch", fail)
+    assert locate("mnist").path == cache_folder() / "mnist"
+
+
 def test_a_tampered_compact_copy_is_refused(data_folder):
     np.savez(data_folder / "mnist.npz", x_train=np.zeros(3))
     with pytest.raises(CosetError, match=r"mnist\.npz with checksum .*; needed sha256:06af5d"):

@@ -50,6 +50,17 @@ def test_classes_known_to_the_set_are_no_outliers(data_folder):
     assert len(outliers_for(without_cats, "tiny_imagenet").test_inputs) == 2
 
 
+def test_classes_are_shared_in_both_directions(data_folder):
+    """A network that knows trolleybuses has seen a kind of truck, though no gondola is one."""
+    write_cifar10(data_folder / "cifar10", count=40)
+    images, labels = torch.rand(2, 3, 8, 8), torch.tensor([0, 1])
+    known = Dataset("tiny", images, labels, images, labels, classes=("trolleybus", "apple"))
+    outliers = outliers_for(known, "cifar10")
+    found = {outliers.classes[label] for label in outliers.test_targets.tolist()}
+    assert "truck" not in found
+    assert {"automobile", "ship"} <= found
+
+
 def test_a_partner_with_the_same_classes_is_refused(data_folder):
     write_mnist(data_folder / "mnist")
     with pytest.raises(CosetError, match="no class of its own"):
@@ -82,6 +93,16 @@ def test_luminance_agrees_with_pillow():
     images = torch.from_numpy(array).permute(2, 0, 1)[None].double() / 255
     result = fit_images(images, (1, 9, 9))[0, 0] * 255
     np.testing.assert_allclose(result, expected, atol=1.0)  # Pillow rounds to bytes
+
+
+def test_bytes_are_refused():
+    with pytest.raises(CosetError, match="uint8"):
+        fit_images(torch.full((1, 3, 8, 8), 200, dtype=torch.uint8), (1, 8, 8))
+
+
+def test_standardised_pictures_keep_their_range():
+    images = torch.tensor([-2.0, -2.0, 3.0, 3.0]).expand(1, 1, 4, 4)
+    torch.testing.assert_close(fit_images(images, (1, 8, 8)).aminmax(), images.aminmax())
 
 
 def test_nothing_to_do_keeps_the_values():

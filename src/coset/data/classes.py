@@ -48,7 +48,7 @@ CIFAR100 = tuple(
 SAME_THING: dict[str, tuple[str, ...]] = {
     "automobile": ("beach wagon", "convertible", "limousine", "sports car", "police van"),
     "bird": ("goose", "black stork", "king penguin", "albatross"),
-    "cat": ("tabby", "Persian cat", "Egyptian cat", "cougar", "lion"),
+    "cat": ("tabby", "Persian cat", "Egyptian cat", "cougar", "lion", "leopard", "tiger"),
     "deer": ("gazelle",),
     "dog": (
         "Chihuahua",
@@ -60,7 +60,11 @@ SAME_THING: dict[str, tuple[str, ...]] = {
     ),
     "frog": ("bullfrog", "tailed frog"),
     "ship": ("gondola", "lifeboat"),
-    "truck": ("moving van", "police van", "school bus", "trolleybus", "tractor", "pickup_truck"),
+    "truck": (
+        *("moving van", "police van", "school bus", "trolleybus", "tractor"),
+        *("pickup_truck", "bus", "streetcar"),
+    ),
 }
 """For a class of CIFAR-10: the classes of TinyImageNet and CIFAR-100 that are the same kind of
-thing, so that they are no outliers to a network which knows the class."""
+thing, so that they are no outliers to a network which knows the class; nor is the class to a
+network which knows one of them."""

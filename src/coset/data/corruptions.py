@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import affine_grid, conv2d, grid_sample, interpolate, pad
 
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kind
 
 Images: TypeAlias = Float[Tensor, "n c h w"]
 
@@ -32,14 +32,17 @@ def rotate(images: Images, degrees: float | Float[Tensor, " n"]) -> Images:
         images: Pictures.
         degrees: One angle, or one for each picture.
     """
-    _check_images(images)
+    check_images(images)
     height, width = images.shape[2:]
+    if not images.numel():
+        return images.clone()
     if isinstance(degrees, float | int) and degrees % 90 == 0 and height == width:
         return torch.rot90(images, int(degrees // 90) % 4, (2, 3))
     angle = torch.as_tensor(degrees, dtype=images.dtype, device=images.device).deg2rad()
-    if angle.shape not in ((), (len(images),)):
+    if angle.shape not in ((), (len(images),)) or not angle.isfinite().all():
         raise CosetError(
-            f"got angles of shape {tuple(angle.shape)} for {len(images)} pictures",
+            f"got angles of shape {tuple(angle.shape)} for {len(images)} pictures"
+            + ("" if angle.isfinite().all() else ", not all of them finite"),
             "needed one angle, or one for each picture",
             "check the angles",
         )
@@ -148,14 +151,20 @@ def _block_means(side: int, strength: float, like: Tensor) -> Tensor:
 
 
 def elastic(images: Images, strength: float, generator: torch.Generator) -> Images:
-    """Move every pixel along a smooth random field, ``strength`` sides far on average."""
+    """Move every pixel along a smooth random field.
+
+    The root of the mean squared distance is ``strength`` times the shorter side.
+    """
     height, width = images.shape[2:]
     rough = _normal((len(images), 2, height, width), images, generator)
     field = _blur(rough, 0.12 * min(height, width))
     field = field / field.square().sum(1, keepdim=True).mean((2, 3), keepdim=True).sqrt()
     identity = torch.eye(2, 3, dtype=images.dtype, device=images.device)
     grid = affine_grid(identity.expand(len(images), 2, 3), list(images.shape), align_corners=False)
-    grid = grid + 2 * strength * field.permute(0, 2, 3, 1)
+    # Grid coordinates: a whole side is 2 long, whether it is the shorter one or not.
+    shorter = min(height, width)
+    reach = 2 * strength * images.new_tensor([shorter / width, shorter / height])
+    grid = grid + reach * field.permute(0, 2, 3, 1)
     return grid_sample(images, grid, "bilinear", "border", align_corners=False)
 
 
@@ -182,7 +191,7 @@ CORRUPTIONS: dict[str, Corruption] = {
 
 
 def corrupt(images: Images, kind: str, severity: int, *, generator: torch.Generator) -> Images:
-    """Corrupt pictures; the result stays in [0, 1].
+    """Corrupt pictures; the result stays in [0, 1]. No pictures come back as no pictures.
 
     >>> image = torch.full((1, 1, 2, 2), 0.5)
     >>> corrupt(image, "brightness", 4, generator=torch.Generator()).unique().item()
@@ -194,24 +203,29 @@ def corrupt(images: Images, kind: str, severity: int, *, generator: torch.Genera
         severity: From 1 (mild) to 5 (severe).
         generator: Makes what is random.
     """
-    _check_images(images)
+    check_images(images)
+    require_kind(torch.Generator, "torch.Generator", generator=generator)
     if kind not in CORRUPTIONS:
         raise CosetError(
             f"got the corruption {kind!r}", f"needed one of {', '.join(CORRUPTIONS)}", "choose one"
         )
     if severity not in range(1, 6):
         raise CosetError(f"got severity {severity}", "needed 1, 2, 3, 4 or 5", "choose one")
-    if images.numel() and not (float(images.min()) >= 0 and float(images.max()) <= 1):
+    if not images.numel():
+        return images.clone()
+    if not (float(images.min()) >= 0 and float(images.max()) <= 1):
         raise CosetError(
             f"got values from {float(images.min()):.3g} to {float(images.max()):.3g}",
             "needed pictures in [0, 1]",
             "corrupt first, standardise afterwards",
         )
     corruption = CORRUPTIONS[kind]
-    return corruption.apply(images, corruption.strengths[severity - 1], generator).clamp(0, 1)
+    return corruption.apply(images, corruption.strengths[int(severity) - 1], generator).clamp(0, 1)
 
 
-def _check_images(images: Tensor) -> None:
+def check_images(images: Tensor) -> None:
+    """Refuses what is no batch of pictures in floating numbers."""
+    require_kind(Tensor, images=images)
     if images.ndim != 4 or not images.is_floating_point():
         raise CosetError(
             f"got {images.dtype} of shape {tuple(images.shape)}",

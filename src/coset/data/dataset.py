@@ -2,12 +2,13 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kind
 from coset.printing import brief
 
 
@@ -51,6 +52,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         for part, (inputs, targets) in (("training", self.train), ("test", self.test)):
+            require_kind(Tensor, inputs=inputs, targets=targets)
             if len(inputs) != len(targets):
                 raise CosetError(
                     f"got {len(inputs)} {part} inputs and {len(targets)} targets in {self.name}",
@@ -126,15 +128,30 @@ def statistics(dataset: Dataset) -> Statistics:
 
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
     """Moments over all axes but the second, shaped to broadcast against one example."""
+    # The mean of whole numbers is none itself.
+    kind = values.dtype if values.is_floating_point() else torch.get_default_dtype()
     axes = [axis for axis in range(values.ndim) if axis != 1]
     std, mean = torch.std_mean(values.double(), axes, correction=0, keepdim=True)
     # A constant column has no scale; dividing by its rounding error would blow it up.
     std = torch.where(values.amax(axes, True) == values.amin(axes, True), 1.0, std)
-    return mean[0].to(values.dtype), std[0].to(values.dtype)
+    return mean[0].to(kind), std[0].to(kind)
 
 
 def standardise_inputs(inputs: Float[Tensor, "n ..."], by: Statistics) -> Float[Tensor, "n ..."]:
-    """``(inputs - mean) / std`` with the mean and standard deviation of ``by``."""
+    """``(inputs - mean) / std`` with the mean and standard deviation of ``by``.
+
+    Raises:
+        CosetError: They are those of another number of channels or columns.
+    """
+    try:
+        by.input_mean.expand(inputs.shape[1:])
+    except RuntimeError as error:
+        raise CosetError(
+            f"got inputs of shape {tuple(inputs.shape[1:])} and statistics of shape "
+            f"{tuple(by.input_mean.shape)}",
+            "needed a mean for each channel or column of the inputs",
+            "bring pictures to one shape with fit_images first",
+        ) from error
     return (inputs - by.input_mean) / by.input_std
 
 
@@ -193,11 +210,15 @@ def holding_out(dataset: Dataset, classes: Collection[int]) -> tuple[Dataset, Da
     Returns:
         The rest, and what was held out; both labelled anew from 0 in the old order.
     """
-    held = sorted(set(classes))
-    kept = [label for label in range(len(dataset.classes)) if label not in held]
-    if not held or not kept or not set(held) <= set(range(len(dataset.classes))):
+    require_kind(Collection, classes=classes)
+    given, known = list(classes), range(len(dataset.classes))
+    # A truth value counts as 0 or 1; ten of them are a mask, which would hold those two out.
+    strange = [k for k in given if not isinstance(k, Integral) or isinstance(k, bool)]
+    held = [label for label in known if label in given]
+    kept = [label for label in known if label not in given]
+    if strange or not held or not kept or not set(given) <= set(known):
         raise CosetError(
-            f"got the classes {held} to hold out of {dataset.name}",
+            f"got the classes {given} to hold out of {dataset.name}",
             f"needed some, not all, of 0 to {len(dataset.classes) - 1}",
             "name at least one and leave at least one",
         )
@@ -247,6 +268,8 @@ def validation_split(
     Returns:
         The set with what is left to train on, and the validation inputs and targets.
     """
+    require_kind(torch.Generator, "torch.Generator", generator=generator)
+    require_kind(float, fraction=fraction)
     count = len(dataset.train_inputs)
     size = round(fraction * count) if 0 < fraction < 1 else 0
     if not 0 < size < count:

@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from coset.data.formats import Labels, Reals, needed, read_npz, read_table
 from coset.data.lookup import locate
 from coset.data.pictures import RECIPES, read_pictures
 from coset.data.sources import ways_to_get
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kind
 from coset.vocabulary import Progress
 
 UCI: dict[str, tuple[str, int, int, int]] = {
@@ -43,7 +44,7 @@ def digits() -> Dataset:
     ((1347, 1, 8, 8), (450, 1, 8, 8))
     """
     found = locate("digits")
-    table = read_table(needed(found.path, "digits.csv"), 65, delimiter=",")
+    table = read_table(needed(found.path, "digits.csv"), 65, delimiter=",", gaps=False)
     images = torch.tensor(table[:, :64] / 16, dtype=torch.float32).reshape(-1, 1, 8, 8)
     labels = torch.tensor(table[:, 64].astype(np.int64))
     cut = 3 * len(labels) // 4
@@ -129,10 +130,11 @@ def uci(name: str, split: int = 0) -> Dataset:
         name: A key of ``UCI``.
         split: Which split, from 0; there are 20, of protein 5.
     """
+    require_kind(str, name=name)
     if name not in UCI:
         raise _unknown(name, list(UCI), "UCI set")
     key, rows, columns, splits = UCI[name]
-    if not 0 <= split < splits:
+    if split not in range(splits):
         raise CosetError(
             f"got split {split} of {name}",
             f"needed 0 to {splits - 1}",
@@ -146,7 +148,7 @@ def uci(name: str, split: int = 0) -> Dataset:
             f"do one of: {ways_to_get('uci')}",
         )
     x, y = _single(inputs), _single(targets[:, None])
-    train, test = standard_split(rows, split)
+    train, test = standard_split(rows, int(split))
     return Dataset(f"uci/{name}", x[train], y[train], x[test], y[test], origin=origin)
 
 
@@ -191,15 +193,12 @@ def mauna_loa_co2(*, until: float = 1990.0) -> Dataset:
     Args:
         until: Weeks before this time train, the others test.
     """
+    require_kind(float, until=until)
     found = locate("mauna_loa_co2")
-    table = read_table(needed(found.path, "co2.csv"), 2, delimiter=",", skip=1)
+    path = needed(found.path, "co2.csv")
+    table = read_table(path, 2, delimiter=",", skip=1)
     table = table[~np.isnan(table).any(1)]
-    days = table[:, 0].astype(np.int64)
-    stamps = [f"{day // 10000:04}-{day // 100 % 100:02}-{day % 100:02}" for day in days.tolist()]
-    dates = np.array(stamps, "datetime64[D]")
-    starts = dates.astype("datetime64[Y]")
-    lengths = (starts + 1).astype("datetime64[D]") - starts.astype("datetime64[D]")
-    years = 1970 + starts.astype(np.int64) + (dates - starts.astype("datetime64[D]")) / lengths
+    years = _years(table[:, 0], path)
     times, readings = _single(years[:, None]), _single(table[:, 1:])
     past = torch.tensor(years < until)
     if past.all() or not past.any():
@@ -213,6 +212,26 @@ def mauna_loa_co2(*, until: float = 1990.0) -> Dataset:
         *(times[past], readings[past], times[~past], readings[~past]),
         origin=found.origin,
     )
+
+
+def _years(days: Reals, path: Path) -> Reals:
+    """Days written as yyyymmdd in years, the parts of a year by its own length."""
+    try:
+        if not len(days):
+            raise ValueError("no reading")
+        texts = [f"{day:08.0f}" for day in days.tolist()]
+        dates = np.array([f"{t[:-4]}-{t[-4:-2]}-{t[-2:]}" for t in texts], "datetime64[D]")
+    except ValueError as error:
+        raise CosetError(
+            f"got {path}, no table of weeks ({error})",
+            "needed days as yyyymmdd, each with its reading",
+            "fetch the file again",
+        ) from error
+    starts = dates.astype("datetime64[Y]")
+    lengths = (starts + 1).astype("datetime64[D]") - starts.astype("datetime64[D]")
+    since = dates - starts.astype("datetime64[D]")
+    found: Reals = 1970 + starts.astype(np.int64) + since / lengths
+    return found
 
 
 LOADERS: dict[str, Callable[..., Dataset]] = {
@@ -244,6 +263,7 @@ def load(name: str, *, progress: Progress | None = None) -> Dataset:
     Raises:
         CosetError: There is no set of that name; close ones are named.
     """
+    require_kind(str, name=name)
     if name not in LOADERS:
         raise _unknown(name, list(LOADERS), "data set")
     return LOADERS[name](progress=progress) if name in RECIPES else LOADERS[name]()

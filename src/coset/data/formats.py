@@ -244,13 +244,26 @@ def decode(blobs: Sequence[tuple[str, bytes]], mode: str, size: tuple[int, int])
     return pictures.transpose(0, 3, 1, 2)
 
 
-def read_table(path: Path, columns: int, *, delimiter: str | None = None, skip: int = 0) -> Reals:
-    """Read a table of numbers; an empty field is not a number and comes back as NaN."""
+def read_table(
+    path: Path,
+    columns: int,
+    *,
+    delimiter: str | None = None,
+    skip: int = 0,
+    gaps: bool = True,
+) -> Reals:
+    """Read a table of finite numbers; an empty field is a gap and comes back as NaN."""
     try:
         rows = [line.split(delimiter) for line in _lines(path)[skip:]]
         if odd := next((row for row in rows if len(row) != columns), None):
             raise ValueError(f"a row of {len(odd)}: {' '.join(odd)[:40]}")
-        return np.array([[float(field or "nan") for field in row] for row in rows])
+        if not rows:
+            raise ValueError("no row")
+        table = np.array([[float(field or "nan") for field in row] for row in rows])
+        allowed = [[gaps and not field for field in row] for row in rows]
+        if (strange := ~np.isfinite(table) & ~np.array(allowed)).any():
+            raise ValueError(f"{table[strange][0]} in row {strange.any(1).argmax() + 1}")
+        return table
     except ValueError as error:
         raise CosetError(
             f"got {path}, no table of numbers ({error})",

@@ -55,16 +55,15 @@ def locate(name: str, *, progress: Progress | None = None) -> Found:
         return found
     reason = "no download is offered"
     if source.remotes:
+        reason = "the download did not hold the official files"
         try:
             for remote in source.remotes:
                 if not (cache / name / remote.file).exists():
                     fetch(remote, cache / name, progress=progress)
         except (CosetError, OSError) as error:
             reason = str(error)
-        else:
-            if found := _search(cache, name):
-                return found
-            reason = "the download did not hold the official files"
+        if found := _search(cache, name):  # if not by us, then by a process beside us
+            return found
     raise CosetError(
         f"got no copy of {name}: not in COSET_DATA ({os.environ.get('COSET_DATA') or 'not set'}), "
         f"no package, not in the cache {cache}, and {reason}",
@@ -112,7 +111,10 @@ def _search(root: Path, name: str, *, half_is_refused: bool = False) -> Found | 
 
 
 def _complete(folder: Path, name: str) -> bool:
-    return folder.is_dir() and not missing_files(folder, SOURCES[name].files)
+    """Whether a folder holds a set; an empty one holds none, not even one of any files."""
+    return (
+        folder.is_dir() and any(folder.iterdir()) and not missing_files(folder, SOURCES[name].files)
+    )
 
 
 def _refuse_pickles(folder: Path, name: str) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from coset.data.classes import SAME_THING
+from coset.data.corruptions import check_images
 from coset.data.dataset import Dataset, standardise_inputs
 from coset.data.pictures import RECIPES, read_pictures
 from coset.errors import CosetError
@@ -54,6 +55,7 @@ def outliers_for(
 
 def _without(dataset: Dataset, known: tuple[str, ...]) -> Dataset:
     same = set(known).union(*(SAME_THING.get(name, ()) for name in known))
+    same |= {kind for kind, things in SAME_THING.items() if not set(known).isdisjoint(things)}
     strange = torch.tensor([name not in same for name in dataset.classes])[dataset.test_targets]
     if not strange.any():
         raise CosetError(
@@ -74,11 +76,12 @@ def fit_images(
     """Resize pictures and convert them between grey and colour.
 
     Grey becomes three equal channels; colour becomes luminance 0.299 R + 0.587 G + 0.114 B.
-    Sizes change by bilinear interpolation with antialiasing.
+    Sizes change by bilinear interpolation with antialiasing, which keeps to the range of a picture.
 
     >>> fit_images(torch.tensor([1.0, 0.0, 0.0]).reshape(1, 3, 1, 1), (1, 2, 2)).unique().item()
     0.29899999499320984
     """
+    check_images(images)
     if len(shape) != 3 or {images.shape[1], shape[0]} - {1, 3}:
         raise CosetError(
             f"got pictures {tuple(images.shape[1:])} to bring to {shape}",
@@ -92,4 +95,6 @@ def fit_images(
         images = images.expand(-1, shape[0], -1, -1)
     if tuple(images.shape[2:]) == shape[1:]:
         return images.contiguous()
-    return interpolate(images, size=shape[1:], mode="bilinear", antialias=True).clamp(0, 1)
+    low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
+    resized = interpolate(images, size=shape[1:], mode="bilinear", antialias=True)
+    return resized.clamp(low, high)  # rounding alone would leave the range
