@@ -29,7 +29,16 @@ def test_it_is_the_formula():
     torch.testing.assert_close(model(inputs), hidden.mean((2, 3)) @ w3.T + b3)
 
 
-@pytest.mark.parametrize("arguments", [{"widths": (0,)}, {"kernel": 0}, {"normalisation": "bn"}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"widths": (0,)},
+        {"widths": 16},
+        {"kernel": 0},
+        {"normalisation": "bn"},
+        {"normalisation": None},
+    ],
+)
 def test_bad_arguments_are_refused(arguments):
     with pytest.raises(CosetError, match=next(iter(arguments))):
         convnet(**arguments)

@@ -132,3 +132,12 @@ def test_training_leaves_the_start(model):
 def test_bad_arguments_are_refused(arguments):
     with pytest.raises(CosetError, match=next(iter(arguments))):
         fixup_resnet20(**arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"depths": 3}, {"depths": ("1",)}, {"widths": 4}, {"branch": "basic"}],
+)
+def test_bad_shapes_are_refused(arguments):
+    with pytest.raises(CosetError, match=next(iter(arguments))):
+        fixup_resnet(**{"depths": (1,), "widths": (4,)} | arguments)

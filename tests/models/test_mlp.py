@@ -1,5 +1,6 @@
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -41,7 +42,9 @@ def test_the_activation_may_be_a_factory():
     ("arguments", "message"),
     [
         ({"in_features": 0}, "in_features=0"),
+        ({"in_features": (28, 28)}, "in_features"),
         ({"hidden": (4, -1)}, "hidden"),
+        ({"hidden": 128}, "got hidden=128; needed a list"),
         ({"classes": 0}, "classes=0"),
         ({"activation": "swish"}, "needed one of relu, silu, gelu, tanh"),
     ],
@@ -49,3 +52,8 @@ def test_the_activation_may_be_a_factory():
 def test_bad_arguments_are_refused(arguments, message):
     with pytest.raises(CosetError, match=message):
         mlp(**arguments)
+
+
+def test_sizes_of_numpy_are_sizes():
+    one, three = np.int64(1), np.int64(3)
+    assert mlp(three, (three,), one)(torch.ones(2, 3)).shape == (2, 1)

@@ -131,6 +131,9 @@ def test_a_factory_is_found_by_its_address():
         ({"classes": 0}, "classes=0"),
         ({"in_channels": -1}, "in_channels=-1"),
         ({"dropout": 1.5}, "dropout=1.5"),
+        ({"depths": 3, "widths": 16}, "got depths=3"),
+        ({"shortcut": "padding"}, "got shortcut='padding'; needed a function"),
+        ({"activation": nn.ReLU()}, "write ReLU without brackets"),
         ({"widths": (4, 8)}, "1 depths and 2 widths"),
         ({"widths": (), "depths": ()}, "at least one stage"),
     ],
@@ -138,3 +141,8 @@ def test_a_factory_is_found_by_its_address():
 def test_bad_arguments_are_refused(build, arguments, message):
     with pytest.raises(CosetError, match=message):
         build(**{"depths": (1,), "widths": (4,)} | arguments)
+
+
+def test_a_block_is_no_name():
+    with pytest.raises(CosetError, match="got block='basic'; needed a function"):
+        resnet(depths=(1,), widths=(4,), block="basic")

@@ -55,6 +55,7 @@ def test_pictures_are_not_a_set_of_patches():
     [
         ({"width": 10, "heads": 3}, "got width 10 for 3 heads"),
         ({"image_size": 30}, "patches of side 4"),
+        ({"image_size": (32, 32)}, "image_size"),
         ({"depth": 0}, "depth"),
         ({"activation": "swish"}, "'swish'"),
     ],

@@ -64,7 +64,8 @@ def test_a_convolution_commutes_with_interpolation():
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"widths": ()}, {"widths": (4, 0)}, {"classes": 0}, {"upsampling": "nearest"}]
+    "arguments",
+    [{"widths": ()}, {"widths": (4, 0)}, {"widths": 4}, {"classes": 0}, {"upsampling": "nearest"}],
 )
 def test_bad_arguments_are_refused(arguments):
     with pytest.raises(CosetError):

@@ -7,7 +7,8 @@ from itertools import pairwise
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from coset.models.choices import ACTIVATIONS, Activation, choose, dropout_of, require_sizes
+from coset.errors import require_counts
+from coset.models.choices import ACTIVATIONS, Activation, choose, dropout_of, require_lists
 from coset.models.normalisation import NORMALISATIONS, Normalisation, normalised_convolution
 
 
@@ -53,7 +54,8 @@ def convnet(
     >>> sum(p.numel() for p in convnet().parameters())
     23946
     """
-    require_sizes(in_channels=in_channels, widths=widths, classes=classes, kernel=kernel)
+    require_lists(widths=widths)
+    require_counts(in_channels=in_channels, classes=classes, kernel=kernel)
     norm = choose("normalisation", normalisation, NORMALISATIONS)
     build = choose("activation", activation, ACTIVATIONS)
     layers: OrderedDict[str, nn.Module] = OrderedDict()

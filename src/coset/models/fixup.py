@@ -13,7 +13,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from coset.models.choices import ACTIVATIONS, Activation, choose, require_sizes
+from coset.errors import require_counts
+from coset.models.choices import (
+    ACTIVATIONS,
+    Activation,
+    choose,
+    require_builders,
+    require_lists,
+)
 from coset.models.residual import Image, PaddingShortcut, ResNet, build_stages, multiply
 
 
@@ -183,7 +190,9 @@ def fixup_resnet(
     >>> sum(p.numel() for p in model.parameters())  # 18+1, 36+36+5, 1+30
     127
     """
-    require_sizes(in_channels=in_channels, classes=classes)
+    require_counts(in_channels=in_channels, classes=classes)
+    require_lists(depths=depths)
+    require_builders(branch=branch)
     build = choose("activation", activation, ACTIVATIONS)
     expansion = branch(1, 1, 1)[-1][1]
     block = partial(FixupBlock, branch=branch, blocks=sum(depths), build=build)

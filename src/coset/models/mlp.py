@@ -6,7 +6,8 @@ from itertools import pairwise
 
 from torch import nn
 
-from coset.models.choices import ACTIVATIONS, Activation, choose, dropout_of, require_sizes
+from coset.errors import require_counts
+from coset.models.choices import ACTIVATIONS, Activation, choose, dropout_of, require_lists
 
 
 def mlp(
@@ -32,7 +33,8 @@ def mlp(
     >>> sum(p.numel() for p in model.parameters()) == (2 + 1) * 3 + (3 + 1) * 4
     True
     """
-    require_sizes(in_features=in_features, hidden=hidden, classes=classes)
+    require_lists(hidden=hidden)
+    require_counts(in_features=in_features, classes=classes)
     build = choose("activation", activation, ACTIVATIONS)
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     for depth, (before, after) in enumerate(pairwise((in_features, *hidden)), start=1):

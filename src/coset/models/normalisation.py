@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from coset.models.choices import require_sizes
+from coset.errors import require_counts
 
 Normalisation: TypeAlias = Callable[[int], nn.Module]
 """Builds the normalisation of a number of channels, as ``nn.BatchNorm2d`` does."""
@@ -27,7 +27,7 @@ class FilterResponseNorm(nn.Module):
 
     def __init__(self, channels: int, epsilon: float = 1e-6) -> None:
         super().__init__()
-        require_sizes(channels=channels)
+        require_counts(channels=channels)
         self.epsilon = epsilon
         self.weight = nn.Parameter(torch.empty(channels))
         self.bias = nn.Parameter(torch.empty(channels))
@@ -56,7 +56,7 @@ class ThresholdedLinearUnit(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        require_sizes(channels=channels)
+        require_counts(channels=channels)
         self.threshold = nn.Parameter(torch.empty(channels))
         self.reset_parameters()
 
@@ -86,7 +86,7 @@ def group_norm(channels: int) -> nn.GroupNorm:
     >>> group_norm(12).num_groups
     4
     """
-    require_sizes(channels=channels)
+    require_counts(channels=channels)
     return nn.GroupNorm(math.gcd(8, channels), channels)
 
 
@@ -109,7 +109,7 @@ def normalised_convolution(
 ) -> tuple[nn.Conv2d, nn.Module]:
     """Return a convolution that keeps the size (up to its stride), and the norm after it.
 
-    The convolution has a bias only where no norm follows that would remove it.
+    The convolution has a bias only where no norm follows, which brings its own.
 
     >>> convolution, norm = normalised_convolution(3, 8, nn.Identity)
     >>> convolution.bias is None, norm

@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from coset.models.choices import require_sizes
+from coset.errors import require_counts
 from coset.models.convnet import GlobalAverage
 
 
@@ -17,7 +17,7 @@ def optunet(*, in_channels: int = 1, classes: int = 10) -> nn.Sequential:
     >>> sum(p.numel() for p in optunet().parameters())
     355
     """
-    require_sizes(in_channels=in_channels, classes=classes)
+    require_counts(in_channels=in_channels, classes=classes)
     return nn.Sequential(
         OrderedDict[str, nn.Module](
             conv1=nn.Conv2d(in_channels, 2, 4, bias=False),

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from coset.errors import CosetError
-from coset.models.choices import Activation, dropout_of, require_sizes
+from coset.errors import CosetError, require_counts
+from coset.models.choices import Activation, dropout_of, require_lists
 from coset.models.normalisation import Normalisation
 
 Image: TypeAlias = Float[Tensor, "n _ _ _"]
@@ -89,7 +89,7 @@ class Style:
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions: ``a(shortcut(x) + n(conv(dropout(a(n(conv(x)))))))``."""
+    """Two 3×3 convolutions: ``a(shortcut(x) + n(conv(a(dropout(n(conv(x)))))))``."""
 
     expansion = 1
     norm_first = False
@@ -204,7 +204,7 @@ def build_stages(
     >>> [len(stage) for stage in build_stages(lambda *_: nn.Identity(), 1, (2, 3), (8, 16))]
     [2, 3]
     """
-    require_sizes(depths=depths, widths=widths)
+    require_lists(depths=depths, widths=widths)
     if len(depths) != len(widths) or not depths:
         raise CosetError(
             f"got {len(depths)} depths and {len(widths)} widths",
@@ -228,5 +228,5 @@ def multiply(width: int, widths: Sequence[int]) -> list[int]:
     >>> multiply(2, (16, 32))
     [32, 64]
     """
-    require_sizes(width=width)
+    require_counts(width=width)
     return [width * size for size in widths]

@@ -7,7 +7,8 @@ from typing import TypeAlias, TypedDict, Unpack
 
 from torch import nn
 
-from coset.models.choices import ACTIVATIONS, Activation, choose, require_sizes
+from coset.errors import require_counts
+from coset.models.choices import ACTIVATIONS, Activation, choose, require_builders
 from coset.models.normalisation import NORMALISATIONS, Normalisation
 from coset.models.residual import (
     BasicBlock,
@@ -89,7 +90,8 @@ def resnet(
     >>> sum(p.numel() for p in model.parameters())  # 18+4, 36+4, 36+4, 30
     132
     """
-    require_sizes(in_channels=in_channels, classes=classes)
+    require_counts(in_channels=in_channels, classes=classes)
+    require_builders(block=block, shortcut=shortcut)
     style = Style(
         choose("normalisation", normalisation, NORMALISATIONS),
         choose("activation", activation, ACTIVATIONS),

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from coset.errors import CosetError
-from coset.models.choices import ACTIVATIONS, Activation, choose, dropout_of, require_sizes
+from coset.errors import CosetError, require_counts
+from coset.models.choices import ACTIVATIONS, Activation, choose, dropout_of
 
 
 class SelfAttention(nn.Module):
@@ -155,7 +155,7 @@ def transformer_blocks(
     >>> sum(p.numel() for p in blocks.parameters())  # 8 norm, 60 + 20 attention, 8 norm, 80 + 68
     244
     """
-    require_sizes(width=width, depth=depth, heads=heads, expansion=expansion)
+    require_counts(width=width, depth=depth, heads=heads, expansion=expansion)
     build = choose("activation", activation, ACTIVATIONS)
     hidden = expansion * width
     return nn.Sequential(
@@ -190,7 +190,7 @@ def vision_transformer(
     >>> sum(p.numel() for p in model.parameters())  # 68 patches, 24 tokens, 244 block, 8, 50
     394
     """
-    require_sizes(in_channels=in_channels, image_size=image_size, patch=patch, classes=classes)
+    require_counts(in_channels=in_channels, image_size=image_size, patch=patch, classes=classes)
     if image_size % patch:
         raise CosetError(
             f"got pictures of side {image_size} and patches of side {patch}",
@@ -220,6 +220,6 @@ def point_transformer(
     >>> sum(p.numel() for p in model.parameters())  # 16 points, 244 block, 8 norm, 50
     318
     """
-    require_sizes(coordinates=coordinates, classes=classes)
+    require_counts(coordinates=coordinates, classes=classes)
     blocks = transformer_blocks(width=width, depth=depth, heads=heads, **options)
     return PointTransformer(coordinates, blocks, width, classes)

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from coset.models.choices import ACTIVATIONS, Activation, choose, require_sizes
+from coset.errors import require_counts
+from coset.models.choices import ACTIVATIONS, Activation, choose, require_lists
 from coset.models.normalisation import NORMALISATIONS, Normalisation, normalised_convolution
 
 Upsampling: TypeAlias = Callable[[int, int], nn.Module]
@@ -100,7 +101,8 @@ def unet(
     >>> sum(p.numel() for p in unet(widths=(2,)).parameters())  # 18+4, 36+4, 2+1
     65
     """
-    require_sizes(in_channels=in_channels, classes=classes, levels=len(widths), widths=widths)
+    require_lists(widths=widths)
+    require_counts(in_channels=in_channels, classes=classes, levels=len(widths))
     norm = choose("normalisation", normalisation, NORMALISATIONS)
     build = choose("activation", activation, ACTIVATIONS)
     enlarge = choose("upsampling", upsampling, UPSAMPLINGS)
