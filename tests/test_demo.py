@@ -35,6 +35,18 @@ def test_the_same_seed_gives_the_same_numbers(result):
     assert run_demo(Settings(seed=1, members=3, epochs=4)).rows() != result.rows()
 
 
+def test_nobody_elses_random_numbers_change():
+    before = torch.get_rng_state()
+    run_demo(Settings(members=2, epochs=1))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("settings", [{"seed": "x"}, {"seed": -1}, {"seed": 0.5}])
+def test_a_seed_is_a_whole_number(settings):
+    with pytest.raises(CosetError, match="got seed="):
+        Settings(**settings)
+
+
 def test_even_a_short_run_learns_something(result):
     for outcome in result.outcomes:
         numbers = outcome.numbers()

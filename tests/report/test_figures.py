@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
+from coset.errors import CosetError
 from coset.metrics import reliability
 from coset.report.figures import picture_address, reliability_diagram, score_histogram
 
@@ -59,6 +60,43 @@ def test_drawing_leaves_matplotlib_as_it_was(series):
     before = dict(matplotlib.rcParams)
     reliability_diagram(series)
     assert dict(matplotlib.rcParams) == before
+
+
+STYLES = {
+    "dark": {"text.color": "white", "axes.facecolor": "black", "axes.grid": True},
+    "large": {"font.size": 30, "lines.linewidth": 9, "savefig.bbox": "tight"},
+    "by LaTeX": {"text.usetex": True},
+    "upside down": {"image.origin": "lower"},
+}
+
+
+@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
+def test_the_style_of_the_user_is_left_outside(style, series, scores):
+    import matplotlib
+
+    def drawn():
+        picture = picture_address(torch.tensor([[0.0], [1.0]]))
+        return reliability_diagram(series), score_histogram(scores, label="entropy"), picture
+
+    expected = drawn()
+    with matplotlib.rc_context(style):
+        assert drawn() == expected
+
+
+def test_titles_are_no_formulas(series, scores):
+    title = "5 $ or 6_{ $"
+    bins = series["one"]
+    for svg in (
+        reliability_diagram({title: bins}),
+        score_histogram({title: scores["one"]}, label="entropy"),
+    ):
+        assert title in svg
+
+
+@pytest.mark.parametrize("bad", [torch.zeros(0), torch.tensor([1.0, torch.nan])])
+def test_scores_that_cannot_be_drawn_are_named(bad):
+    with pytest.raises(CosetError, match="scores of 'one' that are missing or not finite"):
+        score_histogram({"one": (torch.ones(2), bad)}, label="entropy")
 
 
 def test_pictures_are_dark_ink_on_white():

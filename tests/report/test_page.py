@@ -44,6 +44,15 @@ def test_numbers_survive_as_json():
     assert json.loads(text) == {"</script>": NASTY}
 
 
+def test_numbers_that_are_none_are_null():
+    """As browsers read it: JSON has no word for them."""
+    numbers = {"a": [float("nan"), 1.5], "b": {"c": (float("inf"), "NaN", 3)}}
+    page = render(Page("a", "b", numbers=numbers))
+    text = re.search(r'id="numbers">(.*?)</script>', page, re.S).group(1)
+    read = json.loads(text, parse_constant=pytest.fail)
+    assert read == {"a": [None, 1.5], "b": {"c": [None, "NaN", 3]}}
+
+
 def test_the_page_may_load_nothing():
     assert "default-src 'none'" in render(Page("a", "b"))
 

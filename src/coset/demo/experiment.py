@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coset.bayes.prior import GaussianPrior
 from coset.data import Dataset, digits, holding_out
-from coset.errors import CosetError
+from coset.errors import CosetError, require_counts
 from coset.inference import DeepEnsemble, MaximumAPosteriori
 from coset.metrics import (
     accuracy,
@@ -56,6 +56,7 @@ class Settings:
     held_out: tuple[int, ...] = (8, 9)
 
     def __post_init__(self) -> None:
+        require_counts(0, seed=self.seed)
         if self.members < 2 or self.epochs < 1:
             raise CosetError(
                 f"got {self.members} members and {self.epochs} epochs",
@@ -174,7 +175,8 @@ def _train(
     seed: int,
     progress: Progress | None,
 ) -> Predictor:
-    module = mlp(64, (64, 64), len(data.classes))
+    with torch.random.fork_rng(devices=[]):  # its own start is not used: others may need theirs
+        module = mlp(64, (64, 64), len(data.classes))
     return fit(
         module,
         data.train,

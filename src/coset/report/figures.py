@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from coset.errors import CosetError
 from coset.metrics import ReliabilityBins
 
 if TYPE_CHECKING:
@@ -35,19 +36,29 @@ _STYLE: dict[Any, Any] = {
 
 
 @contextmanager
+def _style() -> Iterator[None]:
+    """Our style on matplotlib's own, whatever the user has set, which is as it was afterwards."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_STYLE)
+        yield
+
+
+@contextmanager
 def _drawing(
     panels: int, *, heights: tuple[float, ...] = (1,)
 ) -> Iterator[tuple["Figure", list[list["Axes"]]]]:
-    """Panels side by side in our style, without touching matplotlib's global state.
+    """Panels side by side in our style.
 
     Args:
         panels: How many.
         heights: Relative heights of the rows of each panel.
     """
-    import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_STYLE):
+    with _style():
         figure = Figure(
             figsize=(4.2 * panels, 3.6 + 0.5 * (len(heights) - 1)), layout="constrained"
         )
@@ -62,7 +73,7 @@ def _svg(figure: "Figure", name: str) -> str:
 
     buffer = io.StringIO()
     # the salt makes identifiers repeatable, and different in each figure of a page
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
+    with matplotlib.rc_context({"svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
     return text[text.index("<svg") :]
@@ -79,7 +90,7 @@ def reliability_diagram(series: Mapping[str, ReliabilityBins], *, name: str = "r
         for main, below, (title, bins) in zip(upper, lower, series.items(), strict=True):
             _reliability_panel(main, bins)
             _share_panel(below, bins)
-            main.set_title(title)
+            main.set_title(title, parse_math=False)  # a dollar is a dollar
         upper[0].set_ylabel("accuracy")
         lower[0].set_ylabel("share")
         figure.legend(*upper[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
@@ -138,6 +149,13 @@ def score_histogram(
         name: Different for each figure of a page.
         bins: Bars over three decades below the largest score; smaller ones are in the first.
     """
+    for title, pair in series.items():
+        if not all(len(scores) and scores.isfinite().all() for scores in pair):
+            raise CosetError(
+                f"got scores of {title!r} that are missing or not finite",
+                "needed scores of known and of unseen inputs",
+                "leave the panel out",
+            )
     top = max(float(scores.max()) for pair in series.values() for scores in pair)
     edges = torch.logspace(-3, 0, bins + 1).mul(max(top, 1e-6)).tolist()
     with _drawing(len(series)) as (figure, (axes,)):
@@ -154,7 +172,8 @@ def score_histogram(
                     alpha=0.6,
                     label=side,
                 )
-            panel.set(xscale="log", xlabel=label, title=title)
+            panel.set(xscale="log", xlabel=label)
+            panel.set_title(title, parse_math=False)
         axes[0].set_ylabel("share of pictures (%)")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
         return _svg(figure, name)
@@ -164,6 +183,7 @@ def picture_address(image: Float[Tensor, "height width"]) -> str:
     """A grey picture with values in [0, 1] as a data address (PNG)."""
     from matplotlib.image import imsave
 
-    buffer = io.BytesIO()
-    imsave(buffer, 1 - image.numpy(), cmap="gray", vmin=0, vmax=1, format="png", metadata={})
+    buffer, paper = io.BytesIO(), 1 - image.detach().numpy()
+    with _style():
+        imsave(buffer, paper, cmap="gray", vmin=0, vmax=1, format="png", metadata={})
     return "data:image/png;base64," + b64encode(buffer.getvalue()).decode()

@@ -3,6 +3,7 @@
 The page is one HTML file that loads nothing: styles, figures and pictures are inside it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,7 +84,8 @@ class Page:
         lead: What was done, in a sentence or two.
         headlines: A few large numbers.
         sections: The body.
-        numbers: What the page was made from; written into it as JSON.
+        numbers: What the page was made from; written into it as JSON, which has ``null`` for
+            numbers that are none.
         footer: Version, seed and the like.
     """
 
@@ -106,7 +108,17 @@ def render(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html").render(page=page)
+    template = environment.get_template("report.html")
+    return template.render(page=page, numbers=_as_json(page.numbers))
+
+
+def _as_json(value: Any) -> Any:
+    """The same with None for NaN and infinities: browsers cannot read a page's JSON with them."""
+    if isinstance(value, Mapping):
+        return {key: _as_json(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_page(path: str | Path, page: Page) -> None:
