@@ -152,3 +152,8 @@ def test_functions_are_of_the_kind_of_their_arguments():
     require_kind(Progress | None, a=None, b=print, c=lambda done, line: None)
     with pytest.raises(CosetError, match=r"got d=.*; needed a function of 2 arguments or None"):
         require_kind(Progress | None, d=lambda done: None)
+
+
+def test_a_value_of_many_lines_is_told_in_one():
+    with pytest.raises(CosetError, match=r"got name=array\(\[\[0\., 0\.\], \[.*; needed a text"):
+        require_kind(str, name=np.zeros((9, 2)))

@@ -80,7 +80,7 @@ def require_kind(kind: Any, example: str = "", /, **given: object) -> None:
     for name, value in given.items():
         if _is_any(kind, value):
             continue
-        got, ours = f"got {name}={value!r:.80}", [each for each in kinds if _is_ours(each)]
+        got, ours = f"got {name}={_told(value)}", [each for each in kinds if _is_ours(each)]
         call = f"{example}()" if example else f"{ours[0].__name__}(…)" if ours else ""
         only = len(ours) == 1 and not _is_protocol(ours[0])
         if isinstance(value, type):
@@ -89,6 +89,11 @@ def require_kind(kind: Any, example: str = "", /, **given: object) -> None:
                 call, only = f"{value.__name__}()", True
         advice = [f"{'write' if only else 'for example'} {name}={call}"] if call else []
         raise CosetError(got, f"needed {' or '.join(map(_called, kinds))}", *advice)
+
+
+def _told(value: object) -> str:
+    """The beginning of a value, in one line."""
+    return f"{' '.join(repr(value).split()):.80}"
 
 
 def _kinds(kind: Any) -> tuple[Any, ...]:

@@ -121,6 +121,14 @@ def test_bad_calls_say_which(network, data, generator):
     model = predictor(network, Samples(reference))
     with pytest.raises(CosetError, match="unknown 'w'"):
         posterior_quality_table({"a": model}, {"w": torch.zeros(3, 2)}, *data)
+    with pytest.raises(CosetError, match=r"got posteriors=.*; needed a dictionary"):
+        posterior_quality_table(model, reference, *data)
+    with pytest.raises(CosetError, match=r"got reference=.*; needed a dictionary or Posterior"):
+        posterior_quality_table({"a": model}, model, *data)
+    with pytest.raises(CosetError, match=r"got a=.*; needed Predictor"):
+        posterior_quality_table({"a": model.posterior}, reference, *data)
+    with pytest.raises(CosetError, match="got group='all'; needed SymmetryGroup or None"):
+        posterior_quality_table({"a": model}, reference, *data, group="all")
 
 
 def test_a_closed_form_is_drawn_from_to_see_how_members_differ(network, data):

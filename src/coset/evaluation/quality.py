@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kind
 from coset.metrics.catalogue import Metric
 from coset.metrics.collection import Data
 from coset.metrics.discrepancy import stack_discrepancies
@@ -107,6 +107,11 @@ def posterior_quality_table(
     Returns:
         The rows, by the titles of ``COLUMNS``, in its units.
     """
+    require_kind(Mapping, posteriors=posteriors)
+    require_kind(Mapping | Posterior, reference=reference)
+    require_kind(SymmetryGroup | None, group=group)
+    for name, predictor in posteriors.items():
+        require_kind(Predictor, **{str(name): predictor})
     if not posteriors:
         raise CosetError("got no posteriors", "needed at least one", "pass {name: predictor}")
     generator = torch.Generator().manual_seed(0) if generator is None else generator
