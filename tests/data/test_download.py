@@ -167,6 +167,20 @@ def test_a_damaged_archive_is_refused(served, tmp_path, name):
     assert not (tmp_path / "to").exists()
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, 77], ids=["damaged", "unknown"])
+def test_a_zip_with_contents_that_cannot_be_read_is_refused(served, tmp_path, method):
+    """No method of packing is number 77; and three ones are no beginning of a deflated block."""
+    path = served / "a.zip"
+    write_zip(path, {"a.bin": b"\xff" * 9})
+    content = bytearray(path.read_bytes())
+    for field in (content.index(b"PK\3\4") + 8, content.index(b"PK\1\2") + 10):
+        content[field] = method
+    path.write_bytes(content)
+    with pytest.raises(CosetError, match="cannot be unpacked"):
+        fetch(remote_of(path), tmp_path / "to")
+    assert not (tmp_path / "to").exists()
+
+
 def test_verify(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
     verify(tmp_path / "a", "md5:900150983cd24fb0d6963f7d28e17f72")

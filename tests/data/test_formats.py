@@ -170,9 +170,10 @@ def test_npz(tmp_path):
     with pytest.raises(CosetError, match=r"some\.npz with x; needed y"):
         formats.read_npz(path, "x", "y")
     whole = path.read_bytes()
-    changed = bytearray(whole)
+    changed, packed = bytearray(whole), bytearray(whole)
     changed[700] ^= 1
-    for raw in (b"", b"plain words", whole[:900], bytes(changed)):
+    packed[whole.index(b"PK\1\2") + 10] = 77  # a method of packing that there is not
+    for raw in (b"", b"plain words", whole[:900], bytes(changed), bytes(packed)):
         path.write_bytes(raw)
         with pytest.raises(CosetError, match=r"some\.npz"):
             formats.read_npz(path, "x")

@@ -8,6 +8,7 @@ import tarfile
 import tempfile
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from coset.vocabulary import Progress
 
 _CHUNK = 1 << 20
 _ARCHIVES = (".tar.gz", ".zip")
+_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, RuntimeError)
+"""What unpacking raises; a RuntimeError for bits that ask for what zipfile cannot do."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ def unpack(archive: Path, folder: Path) -> None:
         else:
             with tarfile.open(archive, "r:gz") as tarred:
                 tarred.extractall(folder, filter="data")
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
+    except (*_DAMAGE, EOFError, OSError) as error:
         raise CosetError(
             f"got the archive {archive.name}, which cannot be unpacked ({error})",
             "needed a whole .tar.gz or .zip archive",

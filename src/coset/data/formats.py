@@ -169,7 +169,7 @@ def read_npz(path: Path, *keys: str) -> list[NDArray[Any]]:
             return [arrays[key] for key in keys]
     except CosetError:
         raise
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise CosetError(
             f"got {path}, unreadable ({error})", "needed an .npz file of plain arrays", _AGAIN
         ) from error
