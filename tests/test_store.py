@@ -1,6 +1,7 @@
 import json
 import os
 import stat
+from pathlib import Path
 
 import pytest
 import torch
@@ -94,6 +95,15 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(saved, monkeypatch)
     monkeypatch.undo()
     assert saved.read_bytes() == before
     assert os.listdir(saved.parent) == [saved.name]
+
+
+def test_a_place_that_may_not_be_written_is_named(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied", "some other name")
+
+    monkeypatch.setattr(Path, "open", refuse)  # root may write everywhere
+    with pytest.raises(CosetError, match=r"got the path .*file: Permission denied; needed a place"):
+        store.write_text(tmp_path / "file", "text")
 
 
 def test_facts_that_json_cannot_hold_are_refused_before_writing(tmp_path):

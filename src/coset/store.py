@@ -40,15 +40,21 @@ def write_bytes(path: str | Path, content: bytes) -> None:
     """
     require_kind(str | PathLike, path=path)
     target = Path(os.path.realpath(path))
-    if not target.parent.is_dir():
+    if not os.path.isdir(target.parent):
         raise CosetError(f"got the path {path}", f"needed the folder {target.parent} to exist")
-    if target.exists() and not target.is_file():
-        what = "a folder" if target.is_dir() else "no plain file"
+    if os.path.exists(target) and not os.path.isfile(target):
+        what = "a folder" if os.path.isdir(target) else "no plain file"
         raise CosetError(f"got the path {path}, which is {what}", "needed a file name")
     # tempfile would make a file that only its owner may read; a long name must not grow too long
     temporary = target.with_name(f".{target.name[:32]}.{secrets.token_hex(8)}")
     try:
-        with temporary.open("xb") as file:
+        opened = temporary.open("xb")
+    except OSError as error:
+        raise CosetError(
+            f"got the path {path}: {error.strerror}", "needed a place that can be written"
+        ) from error
+    try:
+        with opened as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -146,6 +146,15 @@ def test_a_half_folder_is_refused_rather_than_replaced(data_folder):
         locate("mnist")
 
 
+def test_folders_that_may_not_be_read_are_named(monkeypatch, data_folder):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refuse)  # root may read everywhere
+    with pytest.raises(CosetError, match=f"got {data_folder}: Permission denied; needed a place"):
+        locate("mnist")
+
+
 def test_folders_of_variables_must_exist(monkeypatch, tmp_path):
     monkeypatch.setenv("COSET_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(CosetError, match=r"COSET_DATA=.*nowhere"):

@@ -50,7 +50,14 @@ def locate(name: str, *, progress: Progress | None = None) -> Found:
     """
     source = SOURCES[name]
     cache = cache_folder()
-    found = _in_data_folder(name) or _in_package(name) or _search(cache, name)
+    try:
+        found = _in_data_folder(name) or _in_package(name) or _search(cache, name)
+    except OSError as error:
+        raise CosetError(
+            f"got {error.filename}: {error.strerror}",
+            f"needed a place to look for {name} that can be read",
+            "change its rights, or the variable that names it",
+        ) from error
     if found:
         return found
     reason = "no download is offered"
