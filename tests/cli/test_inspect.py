@@ -88,6 +88,12 @@ def test_a_reader_that_has_seen_enough_is_no_error(file, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_without_standard_output_the_work_is_done(file, monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    assert cli.main(["inspect", "./net.py:make", "--svg", "net.svg"]) == 0
+    assert (file / "net.svg").exists()
+
+
 def test_a_module_in_the_current_folder_is_found(file, capsys):
     assert cli.main(["inspect", "net:make", "--input-shape", "1,3"]) == 0
     assert "log order" in capsys.readouterr().out

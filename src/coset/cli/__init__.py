@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     try:
         build_app()(words, print_error=False, exit_on_error=False, verbose=False)
-        sys.stdout.flush()
+        print(end="", flush=True)  # there may be no standard output at all
     except CycloptsError as error:
         return _refuse(f"{_one_line(error)} Try: {_help_command(words)}")
     except CosetError as error:
