@@ -21,6 +21,16 @@ def test_digits_are_those_of_scikit_learn():
     assert str(found).startswith("digits: 1347 training and 450 test inputs of 1×8×8, 10 classes")
 
 
+def test_most_test_digits_are_from_other_hands():
+    """Whoever wrote filled in a form, which asked for the digits in order three times first."""
+    found = digits()
+    labels = torch.cat([found.train_targets, found.test_targets]).tolist()
+    form = 3 * list(range(10))
+    begins = [at for at in range(len(labels)) if labels[at : at + 30] == form]
+    cut = len(found.train_targets)
+    assert [at - cut for at in begins if abs(at - cut) < 100] == [-60, 68]
+
+
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [

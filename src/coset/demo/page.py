@@ -29,9 +29,9 @@ def build_page(result: Result) -> Page:
         lead=(
             f"An ensemble of {result.settings.members} small networks and one single network "
             f"learnt {len(result.data.train_targets)} handwritten digits, all but {held}. Here "
-            f"they meet {len(result.data.test_targets)} digits from writers they have not met, "
-            f"and {len(result.unseen[0])} pictures of {held}, which they cannot get right: they "
-            "can only notice that something is odd."
+            f"they meet {len(result.data.test_targets)} digits, most of them from writers they "
+            f"have not met, and {len(result.unseen[0])} pictures of {held}, which they cannot get "
+            "right: they can only notice that something is odd."
         ),
         headlines=_headlines(result),
         sections=(
