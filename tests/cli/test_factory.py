@@ -34,6 +34,21 @@ def test_token_numbers_and_sequences_are_guessed():
     assert tuple(signal.shape) == (1, 2, 32)
 
 
+@pytest.mark.parametrize("shapes", [[], ["2,3,32,32"]])
+def test_inputs_are_noise(shapes):
+    """At zeros a residual network puts out its last bias alone, whatever its weights."""
+    module = models.resnet20().double()
+    (inputs,) = read_inputs(module, shapes, ["float"])
+    assert inputs.dtype == torch.float64
+    assert 0.9 < float(inputs.std()) < 1.1
+    assert torch.equal(inputs, read_inputs(module, shapes, ["float"])[0])
+
+
+def test_several_inputs_differ():
+    first, second = read_inputs(nn.Bilinear(3, 3, 2), ["4,3", "4,3"], ["float"])
+    assert not torch.equal(first, second)
+
+
 def test_training_flags_are_left_alone():
     module = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
     module[0].eval()

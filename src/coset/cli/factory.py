@@ -82,8 +82,8 @@ def read_inputs(
             "needed one for all inputs or one for each",
         )
     kinds = list(kinds) * (len(shapes) if len(kinds) == 1 else 1)
-    given = zip(shapes, kinds, strict=True)
-    inputs = tuple(_zeros(module, _shape(text), kind, text) for text, kind in given)
+    given = enumerate(zip(shapes, kinds, strict=True))
+    inputs = tuple(_example(module, _shape(text), kind, seed) for seed, (text, kind) in given)
     problem = _problem(module, inputs)
     if problem:
         raise CosetError(
@@ -199,15 +199,18 @@ def _shape(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def _zeros(module: "nn.Module", shape: tuple[int, ...], kind: str, text: str) -> "Tensor":
-    """Zeros, as token numbers or in the precision of the network."""
+def _example(module: "nn.Module", shape: tuple[int, ...], kind: str, seed: int) -> "Tensor":
+    """Token numbers zero, or noise in the precision of the network: zeros would hide errors."""
     import torch
 
     own = [tensor.dtype for tensor in module.parameters() if tensor.dtype.is_floating_point]
     floats = own[0] if own else torch.float32
     try:
-        return torch.zeros(shape, dtype=torch.int64 if kind == "int" else floats)
+        if kind == "int":
+            return torch.zeros(shape, dtype=torch.int64)
+        return torch.randn(shape, dtype=floats, generator=torch.Generator().manual_seed(seed))
     except RuntimeError as error:  # more than fits in memory
+        text = ",".join(map(str, shape))
         raise CosetError(
             f"got --input-shape {text}: {_told(error)}", "needed a smaller one"
         ) from error
@@ -234,7 +237,7 @@ def _guessed(module: "nn.Module") -> "tuple[Tensor, ...]":
     """A first input that the network accepts, tried from what its first layer takes."""
     # a lazy layer has no size yet, and would take the first it is given
     for kind, shape in [each for each in _candidates(module) if all(each[1])]:
-        inputs = (_zeros(module, shape, kind, ",".join(map(str, shape))),)
+        inputs = (_example(module, shape, kind, 0),)
         if not _problem(module, inputs):
             return inputs
     raise CosetError(
