@@ -58,6 +58,13 @@ def test_a_constant_column_stays_finite():
     torch.testing.assert_close(result.train_inputs[:, 0], torch.zeros(3), check_dtype=False)
 
 
+def test_statistics_of_single_precision_are_summed_in_double(generator):
+    inputs = 1000 + torch.rand(100_000, 2, generator=generator)
+    single = statistics(Dataset("long", inputs, inputs, inputs, inputs))
+    np.testing.assert_allclose(single.input_mean, inputs.double().mean(0), rtol=1e-7)
+    np.testing.assert_allclose(single.input_std, inputs.double().std(0, correction=0), rtol=1e-7)
+
+
 def test_statistics_of_single_precision_follow_the_dtype(table):
     single = Dataset("single", *(part.float() for part in (*table.train, *table.test)))
     result = standardise(single)

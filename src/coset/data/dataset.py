@@ -131,7 +131,9 @@ def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
     # The mean of whole numbers is none itself.
     kind = values.dtype if values.is_floating_point() else torch.get_default_dtype()
     axes = [axis for axis in range(values.ndim) if axis != 1]
-    std, mean = torch.std_mean(values.double(), axes, correction=0, keepdim=True)
+    # torch sums in double precision by itself, without a copy that is twice as large as the set
+    wide = values if values.dtype in (torch.float32, torch.float64) else values.double()
+    std, mean = torch.std_mean(wide, axes, correction=0, keepdim=True)
     # A constant column has no scale; dividing by its rounding error would blow it up.
     std = torch.where(values.amax(axes, True) == values.amin(axes, True), 1.0, std)
     return mean[0].to(kind), std[0].to(kind)
