@@ -73,6 +73,8 @@ def test_the_page_stands_alone_and_holds_its_numbers(result):
     scores = numbers["scores"]["ensemble of 3"]
     assert scores.keys() == METRICS.keys()
     assert scores == result.ensemble.numbers()
+    alone = numbers["scores"]["one network"]
+    assert all((value is None) == ("disagreement" in metric) for metric, value in alone.items())
     assert f"{scores['accuracy']:.1%}" in page
     assert len(numbers["entropy"]["one network"]["known"]) == len(result.data.test_targets)
 

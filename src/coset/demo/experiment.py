@@ -1,5 +1,6 @@
 """The demo: one network against an ensemble on digits, two of which neither has ever seen."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -84,7 +85,7 @@ class Outcome:
         return entropy(self.known.mean(0)), entropy(self.unseen.mean(0))
 
     def numbers(self) -> dict[str, float]:
-        """A value for each of :data:`METRICS`."""
+        """A value for each of :data:`METRICS`; NaN for the disagreement of one member alone."""
         information = mutual_information(self.known), mutual_information(self.unseen)
         values = (
             accuracy(self.probabilities, self.targets),
@@ -96,7 +97,10 @@ class Outcome:
             information[0].mean(),
             information[1].mean(),
         )
-        return dict(zip(METRICS, map(float, values), strict=True))
+        found = dict(zip(METRICS, map(float, values), strict=True))
+        # one member cannot disagree with itself: a zero would read like a finding
+        alone = {metric for metric in METRICS if _OF_MEMBERS in metric and len(self.known) == 1}
+        return {name: math.nan if name in alone else value for name, value in found.items()}
 
 
 @dataclass(frozen=True)
@@ -129,19 +133,14 @@ class Result:
     def rows(self) -> list[list[str]]:
         """The table: a metric, a number for each predictor, and how to read it."""
         numbers = [outcome.numbers() for outcome in self.outcomes]
-        # one member cannot disagree with itself: a zero would read like a finding
-        alone = [len(outcome.known) == 1 for outcome in self.outcomes]
         return [
-            [
-                metric,
-                *(
-                    "–" if single and _OF_MEMBERS in metric else f"{values[metric]:.3f}"
-                    for values, single in zip(numbers, alone, strict=True)
-                ),
-                reading,
-            ]
+            [metric, *(_shown(values[metric]) for values in numbers), reading]
             for metric, reading in METRICS.items()
         ]
+
+
+def _shown(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}"
 
 
 def run_demo(settings: Settings, *, progress: Progress | None = None) -> Result:
