@@ -108,6 +108,10 @@ def test_files_that_are_read_are_not_written_over(files, capsys):
         given[given.index("--out") + 1] = f"../{files.name}/{name}.safetensors"
         refused(capsys, given, "--out", "is an input")
     assert before == {path: path.read_bytes() for path in files.glob("*.safetensors")}
+    given = words()
+    given[given.index("--out") + 1] = "net.py"
+    refused(capsys, given, "--out net.py", "is an input")
+    assert (files / "net.py").read_text() == MODEL
 
 
 def test_a_file_with_numbers_that_are_none_is_named(files, capsys):

@@ -150,6 +150,7 @@ BAD = {
     "no tensor": (["./net.py:make", "--explain", "2.wieght"], ["'2.wieght'", "'2.weight'"]),
     "no folder": (["./net.py:make", "--svg", "no/net.svg"], ["no/net.svg", "folder"]),
     "a folder": (["./net.py:make", "--svg", "."], ["--svg .", "a folder"]),
+    "its own file": (["./net.py:make", "--svg", "net.py"], ["--svg net.py", "is an input"]),
     "control flow": (
         ["./net.py:Branching", "--input-shape", "1,3"],
         ["net.py:", "x.sum() > 0", "groups="],
@@ -167,3 +168,4 @@ def test_bad_input_is_refused_in_one_line(words, named, file, capsys):
     assert error.startswith("coset: ")
     assert all(word in error for word in named), error
     assert [path.name for path in file.iterdir()] == ["net.py"]
+    assert (file / "net.py").read_text() == NET

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from coset.cli.factory import check_kinds
+from coset.cli.factory import check_kinds, source_of
 from coset.cli.places import check_file
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def align(
     """
     shapes, kinds = input_shape or [], dtype or ["float"]
     ways = _Options(by, scales, restarts, soft, data, points, reset_norm, repair, seed)
-    check_file("--out", out, [a, b] if data is None else [a, b, Path(data)])
+    read = [a, b, source_of(model)]
+    check_file("--out", out, read if data is None else [*read, Path(data)])
     _check_options(ways)
     check_kinds(input_shape, dtype)
     _run(_Files(a, b, model, out), ways, shapes, kinds)

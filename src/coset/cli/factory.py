@@ -56,6 +56,15 @@ def load_module(text: str) -> "nn.Module":
     return found
 
 
+def source_of(text: str) -> Path:
+    """The file that ``./file.py:factory`` names, which no command may write over.
+
+    >>> source_of("nets/small.py:make").name
+    'small.py'
+    """
+    return Path(text.rpartition(":")[0])
+
+
 def check_kinds(shapes: Sequence[str] | None, kinds: Sequence[str] | None) -> None:
     """Refuses ``--dtype`` where it would have no effect: guessed inputs have a type already."""
     if kinds and not shapes:

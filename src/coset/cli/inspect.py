@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from coset.cli.factory import check_kinds
+from coset.cli.factory import check_kinds, source_of
 from coset.cli.places import check_file
 
 
@@ -34,7 +34,7 @@ def inspect(
     """
     check_kinds(input_shape, dtype)
     if svg is not None:
-        check_file("--svg", svg)
+        check_file("--svg", svg, [source_of(factory)])
 
     from coset.cli.factory import load_module, read_inputs
     from coset.symmetry.check import symmetry_error
