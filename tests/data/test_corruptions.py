@@ -207,3 +207,9 @@ def test_a_severity_may_be_any_number_that_is_whole():
     images = torch.rand(1, 1, 4, 4)
     expected = corrupt(images, "contrast", 2, generator=seeded())
     assert torch.equal(corrupt(images, "contrast", 2.0, generator=seeded()), expected)
+
+
+def test_gradients_come_through_without_a_warning():
+    images = torch.rand(1, 1, 8, 8, requires_grad=True)
+    corrupt(images, "gaussian_blur", 3, generator=seeded()).sum().backward()
+    torch.testing.assert_close(images.grad.mean(), torch.tensor(1.0))

@@ -213,9 +213,10 @@ def corrupt(images: Images, kind: str, severity: int, *, generator: torch.Genera
         raise CosetError(f"got severity {severity}", "needed 1, 2, 3, 4 or 5", "choose one")
     if not images.numel():
         return images.clone()
-    if not (float(images.min()) >= 0 and float(images.max()) <= 1):
+    low, high = (float(value) for value in images.detach().aminmax())
+    if not (low >= 0 and high <= 1):
         raise CosetError(
-            f"got values from {float(images.min()):.3g} to {float(images.max()):.3g}",
+            f"got values from {low:.3g} to {high:.3g}",
             "needed pictures in [0, 1]",
             "corrupt first, standardise afterwards",
         )

@@ -1,7 +1,7 @@
 """The architectures of the studies, as plain torch modules with lower-case factories.
 
-Every factory has a default for every argument, draws its start from torch's global generator,
-and draws nothing in the forward pass unless ``dropout`` is positive.
+Every factory draws its start from torch's global generator, and nothing in the forward pass unless
+``dropout`` is positive; those in ``MODELS`` have a default for every argument.
 """
 
 from collections.abc import Callable
