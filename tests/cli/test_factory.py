@@ -44,6 +44,26 @@ def test_inputs_are_noise(shapes):
     assert torch.equal(inputs, read_inputs(module, shapes, ["float"])[0])
 
 
+class Marked(nn.Module):
+    """Words and their kinds: two tables, the smaller of which bounds the numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.kinds = nn.Embedding(50, 4), nn.Embedding(3, 4)
+
+    def forward(self, words, kinds):
+        return self.words(words) + self.kinds(kinds)
+
+
+def test_tokens_differ():
+    """Where all tokens are alike all attention is alike, whatever its weights."""
+    words, kinds = read_inputs(Marked(), ["2,16", "2,16"], ["int"])
+    assert set(words.flatten().tolist()) == {0, 1, 2}
+    assert not kinds.any()
+    (alone,) = read_inputs(nn.Flatten(), ["2,16"], ["int"])
+    assert not alone.any()
+
+
 def test_several_inputs_differ():
     first, second = read_inputs(nn.Bilinear(3, 3, 2), ["4,3", "4,3"], ["float"])
     assert not torch.equal(first, second)

@@ -209,15 +209,22 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 def _example(module: "nn.Module", shape: tuple[int, ...], kind: str, seed: int) -> "Tensor":
-    """Token numbers zero, or noise in the precision of the network: zeros would hide errors."""
-    import torch
+    """Random tokens, or noise in the precision of the network: inputs all alike hide errors.
 
+    Whole numbers after the first input are zeros, for they may count something else than tokens.
+    """
+    import torch
+    from torch import nn
+
+    tables = [child for child in module.modules() if isinstance(child, nn.Embedding)]
+    tokens = min((table.num_embeddings for table in tables), default=1) if seed == 0 else 1
+    generator = torch.Generator().manual_seed(seed)
     own = [tensor.dtype for tensor in module.parameters() if tensor.dtype.is_floating_point]
     floats = own[0] if own else torch.float32
     try:
         if kind == "int":
-            return torch.zeros(shape, dtype=torch.int64)
-        return torch.randn(shape, dtype=floats, generator=torch.Generator().manual_seed(seed))
+            return torch.randint(tokens, shape, generator=generator)
+        return torch.randn(shape, dtype=floats, generator=generator)
     except RuntimeError as error:  # more than fits in memory
         text = ",".join(map(str, shape))
         raise CosetError(
