@@ -155,10 +155,10 @@ def test_class_folders(tmp_path):
         formats.read_class_folders(tmp_path, "XY", 28)
 
 
-def test_pillow_missing_names_the_extra(tmp_path, monkeypatch):
+def test_pillow_missing_says_what_to_install(tmp_path, monkeypatch):
     written_sets.write_class_folders(tmp_path, "A", side=28)
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
-    with pytest.raises(CosetError, match=r"coset\[images\]"):
+    with pytest.raises(CosetError, match=r"needed Pillow .*; pip install pillow$"):
         formats.read_class_folders(tmp_path, "A", 28)
 
 

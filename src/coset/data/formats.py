@@ -306,6 +306,6 @@ def _pillow() -> ModuleType:
         raise CosetError(
             "got pictures stored as PNG or JPEG, but Pillow is not installed",
             "needed Pillow to decode them",
-            'pip install "coset[images]"',
+            "pip install pillow",
         ) from error
     return Image
