@@ -106,6 +106,7 @@ def test_failures_inside_a_command_have_no_traceback(
 def test_the_installed_command_is_this_one():
     text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
     assert 'coset = "coset.cli:main"' in text
+    assert '"cyclopts>=4"' in text  # before, an application could not be told what to do in the end
 
 
 @pytest.mark.parametrize("terminal", [True, False])
