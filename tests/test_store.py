@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from coset import CosetError, store
 
-FACTS = {"format": 1, "name": "tïny", "number": 0.1}
+FACTS = {"name": "tïny", "format": 1, "number": 0.1}
 TENSORS = {"w": torch.arange(3.0), "n": torch.tensor(7)}
 
 
@@ -22,6 +22,7 @@ def saved(tmp_path):
 def test_what_is_saved_comes_back(saved):
     tensors, facts = store.load_record(saved)
     assert facts == FACTS
+    assert list(facts) == list(FACTS)  # in their order
     assert tensors.keys() == TENSORS.keys()
     assert all(torch.equal(tensors[name], TENSORS[name]) for name in TENSORS)
 

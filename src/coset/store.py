@@ -58,7 +58,7 @@ def save_record(path: str | Path, tensors: Mapping[str, Tensor], facts: Mapping[
     content = serialise_tensors(
         # safetensors refuses views of one storage, so every tensor gets its own
         {name: tensor.clone() for name, tensor in contiguous.items()},
-        metadata={"coset": f"{_BLANK} {json.dumps(facts, sort_keys=True)}"},
+        metadata={"coset": f"{_BLANK} {json.dumps(facts)}"},
     )
     digest = hashlib.sha256(content).hexdigest()
     write_bytes(path, content.replace(_field(_BLANK), _field(digest), 1))

@@ -107,6 +107,8 @@ def test_files_give_the_same_predictions(name, build, tmp_path):
     again = coset.load(tmp_path / "posterior.safetensors", build())
     inputs = data()[0]
     assert torch.equal(predictor(inputs).members, again(inputs).members)
+    assert again.posterior.layout == predictor.posterior.layout  # flat vectors mean the same
+    assert repr(again) == repr(predictor)
 
 
 @pytest.mark.parametrize("name", METHODS)

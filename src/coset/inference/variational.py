@@ -124,9 +124,7 @@ class Run:
         }
 
     def _take_up(self, saved: Mapping[str, Any]) -> None:
-        names = tuple(self._means)  # files have an order of their own, and sums depend on it
-        self._means = {name: saved["means"][name] for name in names}
-        self._log_stds = {name: saved["log_stds"][name] for name in names}
+        self._means, self._log_stds = dict(saved["means"]), dict(saved["log_stds"])
         self._tie_optimiser()
         for name, leaf in self._leaves.items():
             self._optimiser.state[leaf] = dict(saved["optimiser"][name])
