@@ -38,13 +38,14 @@ from coset.weights.network import (
     functionalise,
     refusal,
     require_module,
+    tables_of,
 )
 from coset.weights.stacking import check_fit
 
 KIND, FORMAT = "predictor", 1
 """What our files hold, and the number of their format: raised when old readers would fail."""
 
-_PARTS = ("posterior", "likelihood", "prior", "rule")
+_PARTS, _BASE = ("posterior", "likelihood", "prior", "rule"), "network."
 
 
 @dataclass(frozen=True)
@@ -163,10 +164,10 @@ class Predictor:
         save_record(path, tensors, facts)
 
     def _base(self) -> Weights:
-        """The module's own weights where draws do not cover them, named as in the file."""
-        covered = set(self.posterior.layout.names)
-        own = self.network.weights
-        return {f"network.{name}": own[name] for name in own if name not in covered}
+        """The module's own tensors where draws do not cover them, named as in the file."""
+        covered, module = set(self.posterior.layout.names), self.network.module
+        own = self.network.weights | ({} if module is None else tables_of(module))
+        return {f"{_BASE}{name}": own[name] for name in own if name not in covered}
 
 
 def fit(
@@ -276,9 +277,7 @@ def load(path: str | Path, module: nn.Module) -> Predictor:
             f"got {path}, whose facts do not describe a predictor ({error!r})",
             "needed a file that Predictor.save wrote",
         ) from error
-    base = {
-        name: tensors[f"network.{name}"] for name in network.weights if f"network.{name}" in tensors
-    }
+    base = {n.removeprefix(_BASE): tensor for n, tensor in tensors.items() if n.startswith(_BASE)}
     if base:
         network = functionalise(assign(copy.deepcopy(module), base, partial=True))
     return Predictor(network, **parts)
