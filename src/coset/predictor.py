@@ -40,6 +40,7 @@ from coset.weights.network import (
     require_module,
     tables_of,
 )
+from coset.weights.randomness import own_randomness
 from coset.weights.stacking import check_fit
 
 KIND, FORMAT = "predictor", 1
@@ -228,11 +229,10 @@ def fit(
     require_kind(GaussianPrior | None, prior=prior)
     require_kind(Mapping | None, start=start)
     require_kind(Progress | None, progress=progress)
-    problem = Problem.of(module, train, likelihood=likelihood, prior=prior)
-    chosen = Laplace() if method is None else method
-    posterior = fit_telling(
-        chosen, problem, start=start, generator=_seeded(generator), progress=progress
-    )
+    chosen, random = Laplace() if method is None else method, _seeded(generator)
+    with own_randomness(random.initial_seed()):
+        problem = Problem.of(module, train, likelihood=likelihood, prior=prior)
+        posterior = fit_telling(chosen, problem, start=start, generator=random, progress=progress)
     report = posterior.report
     # a method may know a better way to predict than by draws
     rule: PredictionRule = getattr(chosen, "rule", MonteCarlo())

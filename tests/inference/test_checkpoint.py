@@ -58,6 +58,29 @@ def test_resumed_runs_are_bitwise_equal(name, fraction, tmp_path, monkeypatch):
     assert all(torch.equal(tensor, again.stack[key]) for key, tensor in whole.stack.items())
 
 
+class Noisy(nn.Module):
+    """With batch norm it is evaluated in training mode, in which it draws from torch's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.last = nn.BatchNorm1d(2), nn.Linear(2, 2)
+
+    def forward(self, inputs):
+        noise = torch.randn_like(inputs) if self.training else 0.0
+        return self.last(self.norm(inputs) + 0.1 * noise)
+
+
+def test_noise_in_the_network_is_taken_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("coset.inference.sampling.chains._SECONDS_BETWEEN_REPORTS", 0.0)
+    problem = replace(logistic(), network=functionalise(Noisy().double()))
+    whole = RUNS["SGLD"].fit(problem, generator=seeded())
+    method = with_folder(RUNS["SGLD"], tmp_path)
+    with pytest.raises(Killed):
+        method.fit(problem, generator=seeded(), progress=kill_after(0.7))
+    resumed = method.fit(problem, generator=seeded())
+    assert all(torch.equal(tensor, resumed.stack[key]) for key, tensor in whole.stack.items())
+
+
 def test_a_run_killed_between_its_two_files_goes_on(tmp_path, monkeypatch):
     problem, method = logistic(), with_folder(RUNS["SGLD"], tmp_path / "run")
     whole = RUNS["SGLD"].fit(problem, generator=seeded())

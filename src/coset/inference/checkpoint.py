@@ -48,6 +48,7 @@ class Progressed:
         kept: Draws kept.
         tensors: State of the chains, flattened by :func:`tensors_of`.
         generator: State of the generator.
+        torch: State of torch's own, from which a network may draw.
         draws: The kept draws and what was recorded of each step, by name.
     """
 
@@ -55,6 +56,7 @@ class Progressed:
     kept: int
     tensors: Mapping[str, Tensor]
     generator: Tensor
+    torch: Tensor
     draws: Mapping[str, list[Tensor]]
 
 
@@ -110,7 +112,7 @@ def write(
     known = {**facts, "step": progressed.step, "kept": progressed.kept}
     save_record(
         folder / "state.safetensors",
-        {**progressed.tensors, "generator": progressed.generator},
+        {**progressed.tensors, "generator": progressed.generator, "torch": progressed.torch},
         known,
     )
 
@@ -140,5 +142,5 @@ def read(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> Progressed | None:
             f"needed them up to step {step}, where its state is",
             "files of another run were mixed in: begin again in an empty folder",
         )
-    generator = tensors.pop("generator")
-    return Progressed(step, kept, tensors, generator, draws)
+    generator, own = tensors.pop("generator"), tensors.pop("torch")
+    return Progressed(step, kept, tensors, generator, own, draws)

@@ -121,6 +121,7 @@ class Run:
             "step": self._step_number,
             "order": self._order,
             "generators": tuple(generator.get_state() for generator in self._generators),
+            "torch": torch.get_rng_state(),
         }
 
     def _take_up(self, saved: Mapping[str, Any]) -> None:
@@ -135,6 +136,7 @@ class Run:
         self._order = None if saved["order"] is None else saved["order"].cpu()
         for generator, state in zip(self._generators, saved["generators"], strict=True):
             generator.set_state(state.cpu())
+        torch.set_rng_state(saved["torch"].cpu())
 
     def train(self, progress: Progress | None) -> None:
         """Trains to the end, from the record if there is one."""

@@ -74,6 +74,7 @@ CASES = {
         convolutional,
     ),
     "mean field": (MeanField(epochs=5, batch_size=8), perceptron),
+    "mean field with noise in the network": (MeanField(epochs=5, batch_size=8), Noisy),
     "mean field, trained before": (
         MeanField(epochs=5, batch_size=8, base=SHORT, estimator="flipout"),
         perceptron,

@@ -5,8 +5,7 @@ evaluated in turn inside a step (:mod:`coset.inference.training.gradients`).
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -35,6 +34,7 @@ from coset.inference.training.updates import Updates, clip
 from coset.vocabulary import Batch, Progress, Weights
 from coset.weights.denormals import denormals_as_zeros
 from coset.weights.inputs import take_rows
+from coset.weights.randomness import own_randomness
 
 _REPORTS_PER_SECOND = 4
 _MASKS = 0x5DEECE66D  # sets the seeds of dropout apart from those of the data order
@@ -110,14 +110,6 @@ def check_data(problem: Problem, recipe: Recipe) -> None:
     held_out = recipe.held_out()
     if held_out is not None:
         replace(problem, train=held_out).check()
-
-
-@contextmanager
-def own_randomness(seed: int) -> Iterator[None]:
-    """Seeds torch's own generator for random operations other than dropout; puts it back after."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield
 
 
 @denormals_as_zeros()

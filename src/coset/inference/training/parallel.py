@@ -12,12 +12,13 @@ import torch
 
 from coset.bayes.problem import Problem
 from coset.inference.checkpoint import Checkpoint
-from coset.inference.training.loop import own_randomness, train_in_thread
+from coset.inference.training.loop import train_in_thread
 from coset.inference.training.planning import Plan
 from coset.inference.training.recipe import Recipe
 from coset.inference.training.records import part_of
 from coset.inference.training.state import Trained, join
 from coset.vocabulary import Progress, Weights
+from coset.weights.randomness import own_randomness
 
 _SECONDS_BETWEEN_REPORTS = 0.25
 

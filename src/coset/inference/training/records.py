@@ -20,7 +20,7 @@ from coset.posterior.records import describe, restore
 from coset.store import load_record, save_record
 from coset.vocabulary import Weights
 
-_FORM = 3
+_FORM = 4
 """Of the records that this version writes."""
 
 
