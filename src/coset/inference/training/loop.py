@@ -74,6 +74,7 @@ def train_stack(
     progress: Progress | None = None,
     on_epoch: Callable[[TrainingState], None] | None = None,
     checkpoint: Checkpoint | None = None,
+    kind: str = "training",
 ) -> Trained:
     """Trains all members of a stack, each as if it were alone.
 
@@ -85,6 +86,7 @@ def train_stack(
         progress: Told a few times a second how far training is.
         on_epoch: Called with the state after every epoch, to collect iterates.
         checkpoint: Where the run is written down, to be taken up again.
+        kind: What else tells its record from others: what is collected, say.
 
     Raises:
         CosetError: If the data do not fit the network, a loss stops being finite, or the folder
@@ -99,7 +101,7 @@ def train_stack(
             seeds,
             progress=progress,
             on_epoch=on_epoch,
-            checkpoint=checkpoint,
+            record=record_of(checkpoint, kind, problem, recipe, seeds, starts),
             alone=True,
         )
 
@@ -122,7 +124,7 @@ def train_in_thread(
     first: int = 0,
     progress: Progress | None = None,
     on_epoch: Callable[[TrainingState], None] | None = None,
-    checkpoint: Checkpoint | None = None,
+    record: Record | None = None,
     alone: bool = False,
 ) -> Trained:
     """The loop of :func:`train_stack`, without what only one thread may do: checks and seeds.
@@ -131,7 +133,7 @@ def train_in_thread(
     """
     run, state = _begin(problem, starts, recipe, seeds, progress, alone=alone)
     state.numbers = [first + number for number in state.numbers]
-    run = replace(run, record=record_of(checkpoint, "training", problem, recipe, seeds, starts))
+    run = replace(run, record=record)
     _take_up(run, state)
     before = state.epoch
     while state.epoch < run.epochs and state.numbers:

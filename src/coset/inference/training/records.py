@@ -83,6 +83,7 @@ def record_of(
         "kind": kind,
         "form": _FORM,
         "recipe": described(replace(recipe, validation=None)),
+        "members of a stack": len(seeds),
         "seeds": [int(seed) for seed in seeds],
         **facts_of(problem, starts),
         "validation data": None if held_out is None else data_fact(held_out),
