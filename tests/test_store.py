@@ -97,6 +97,17 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(saved, monkeypatch)
     assert os.listdir(saved.parent) == [saved.name]
 
 
+def test_what_killed_writers_left_is_cleared(tmp_path):
+    old, young = (tmp_path / f".state.safetensors.{digit * 16}" for digit in "0f")
+    others = [tmp_path / name for name in (".hidden.safetensors", "state.safetensors", ".x.123")]
+    for path in (old, young, *others):
+        path.write_bytes(b"half")
+        os.utime(path, (0, 0))
+    os.utime(young)  # somebody may be at it
+    store.clear_unfinished(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([young, *others])
+
+
 def test_facts_that_json_cannot_hold_are_refused_before_writing(tmp_path):
     with pytest.raises(TypeError):
         store.save_record(tmp_path / "x.safetensors", TENSORS, {"bad": object()})

@@ -5,7 +5,9 @@ import json
 import os
 import re
 import secrets
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,9 @@ from safetensors.torch import save as serialise_tensors
 from torch import Tensor
 
 from coset.errors import CosetError, require_kind
+
+_TOKEN, _DEAD = 8, 600.0
+"""Random bytes in the name of an unfinished file, and seconds after which its writer is dead."""
 
 _BLANK = "0" * 64
 _SIGNED = re.compile("[0-9a-f]{64} {")
@@ -30,7 +35,7 @@ def write_bytes(path: str | Path, content: bytes) -> None:
     if target.is_dir():
         raise CosetError(f"got the path {target}, which is a folder", "needed a file name")
     # tempfile would make a file that only its owner may read
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(_TOKEN)}")
     try:
         with temporary.open("xb") as file:
             file.write(content)
@@ -40,6 +45,14 @@ def write_bytes(path: str | Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def clear_unfinished(folder: str | Path) -> None:
+    """Removes what writers that were killed left in a folder; one at work is never so slow."""
+    for path in Path(folder).glob(f".*.{'[0-9a-f]' * 2 * _TOKEN}"):
+        with suppress(OSError):  # somebody else did, or may
+            if time.time() - path.stat().st_mtime > _DEAD:
+                path.unlink()
 
 
 def write_text(path: str | Path, content: str) -> None:

@@ -6,7 +6,20 @@ import pytest
 import torch
 from torch import nn
 
-from coset import HMC, NUTS, SGHMC, SGLD, Checkpoint, CosetError, Cyclical
+from coset import (
+    HMC,
+    NUTS,
+    SGHMC,
+    SGLD,
+    Checkpoint,
+    CosetError,
+    Cyclical,
+    DeepEnsemble,
+    Laplace,
+    MatrixFree,
+    MaximumAPosteriori,
+    MeanField,
+)
 from coset.bayes import GaussianPrior, as_batches
 from coset.weights import functionalise
 from problems import logistic
@@ -151,6 +164,42 @@ def test_a_run_does_not_go_on_with_another_network_or_generator(name, tmp_path):
     torch.rand(1, generator=advanced)
     with pytest.raises(CosetError, match="record of a run with generator"):
         method.fit(problem, start=start, generator=advanced)
+
+
+PLACES = {
+    **RUNS,
+    "training": MaximumAPosteriori(),
+    "ensemble": DeepEnsemble(2),
+    "mean field": MeanField(),
+    "matrix-free": Laplace(MatrixFree()),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_folder_that_cannot_be_made_is_refused_before_any_work(name, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    told = []
+    for place in ("file", "file/run"):
+        with pytest.raises(CosetError, match=r"got the checkpoint .*file.*: (File|Not)"):
+            with_folder(PLACES[name], tmp_path / place).fit(
+                logistic(), generator=seeded(), progress=lambda done, line: told.append(line)
+            )
+    assert set(told) <= {"curvature", "features"}
+
+
+def test_draws_of_another_run_are_noticed(tmp_path):
+    problem, method = logistic(), RUNS["SGLD"]
+    with_folder(method, tmp_path / "one").fit(problem, generator=seeded())
+    other = replace(method, temperature=0.5)
+    with_folder(other, tmp_path / "two").fit(problem, generator=seeded())
+    foreign = (tmp_path / "two" / "draws-000000007.safetensors").read_bytes()
+    (tmp_path / "one" / "draws-000000007.safetensors").write_bytes(foreign)
+    with pytest.raises(CosetError, match=r"draws-000000007.* method\.temperature 0\.5; needed"):
+        with_folder(method, tmp_path / "one").fit(problem, generator=seeded())
+    own = (tmp_path / "one" / "draws-000000000.safetensors").read_bytes()
+    (tmp_path / "one" / "draws-000000007.safetensors").write_bytes(own)  # for ever, once
+    with pytest.raises(CosetError, match="record of a run with from 0; needed from 7"):
+        with_folder(method, tmp_path / "one").fit(problem, generator=seeded())
 
 
 def test_the_setting_that_differs_is_told(tmp_path):
