@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from coset import CosetError, store
 
-FACTS = {"format": 1, "name": "tïny", "number": 0.1}
+FACTS = {"name": "tïny", "format": 1, "number": 0.1}
 TENSORS = {"w": torch.arange(3.0), "n": torch.tensor(7)}
 
 
@@ -23,6 +23,7 @@ def saved(tmp_path):
 def test_what_is_saved_comes_back(saved):
     tensors, facts = store.load_record(saved)
     assert facts == FACTS
+    assert list(facts) == list(FACTS)  # in their order
     assert tensors.keys() == TENSORS.keys()
     assert all(torch.equal(tensors[name], TENSORS[name]) for name in TENSORS)
 
@@ -104,6 +105,17 @@ def test_a_place_that_may_not_be_written_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "open", refuse)  # root may write everywhere
     with pytest.raises(CosetError, match=r"got the path .*file: Permission denied; needed a place"):
         store.write_text(tmp_path / "file", "text")
+
+
+def test_what_killed_writers_left_is_cleared(tmp_path):
+    old, young = (tmp_path / f".state.safetensors.{digit * 16}" for digit in "0f")
+    others = [tmp_path / name for name in (".hidden.safetensors", "state.safetensors", ".x.123")]
+    for path in (old, young, *others):
+        path.write_bytes(b"half")
+        os.utime(path, (0, 0))
+    os.utime(young)  # somebody may be at it
+    store.clear_unfinished(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([young, *others])
 
 
 def test_facts_that_json_cannot_hold_are_refused_before_writing(tmp_path):

@@ -38,13 +38,15 @@ from coset.weights.network import (
     functionalise,
     refusal,
     require_module,
+    tables_of,
 )
+from coset.weights.randomness import own_randomness
 from coset.weights.stacking import check_fit
 
 KIND, FORMAT = "predictor", 1
 """What our files hold, and the number of their format: raised when old readers would fail."""
 
-_PARTS = ("posterior", "likelihood", "prior", "rule")
+_PARTS, _BASE = ("posterior", "likelihood", "prior", "rule"), "network."
 
 
 @dataclass(frozen=True)
@@ -163,10 +165,10 @@ class Predictor:
         save_record(path, tensors, facts)
 
     def _base(self) -> Weights:
-        """The module's own weights where draws do not cover them, named as in the file."""
-        covered = set(self.posterior.layout.names)
-        own = self.network.weights
-        return {f"network.{name}": own[name] for name in own if name not in covered}
+        """The module's own tensors where draws do not cover them, named as in the file."""
+        covered, module = set(self.posterior.layout.names), self.network.module
+        own = self.network.weights | ({} if module is None else tables_of(module))
+        return {f"{_BASE}{name}": own[name] for name in own if name not in covered}
 
 
 def fit(
@@ -227,11 +229,10 @@ def fit(
     require_kind(GaussianPrior | None, prior=prior)
     require_kind(Mapping | None, start=start)
     require_kind(Progress | None, progress=progress)
-    problem = Problem.of(module, train, likelihood=likelihood, prior=prior)
-    chosen = Laplace() if method is None else method
-    posterior = fit_telling(
-        chosen, problem, start=start, generator=_seeded(generator), progress=progress
-    )
+    chosen, random = Laplace() if method is None else method, _seeded(generator)
+    with own_randomness(random.initial_seed()):
+        problem = Problem.of(module, train, likelihood=likelihood, prior=prior)
+        posterior = fit_telling(chosen, problem, start=start, generator=random, progress=progress)
     report = posterior.report
     # a method may know a better way to predict than by draws
     rule: PredictionRule = getattr(chosen, "rule", MonteCarlo())
@@ -276,9 +277,7 @@ def load(path: str | Path, module: nn.Module) -> Predictor:
             f"got {path}, whose facts do not describe a predictor ({error!r})",
             "needed a file that Predictor.save wrote",
         ) from error
-    base = {
-        name: tensors[f"network.{name}"] for name in network.weights if f"network.{name}" in tensors
-    }
+    base = {n.removeprefix(_BASE): tensor for n, tensor in tensors.items() if n.startswith(_BASE)}
     if base:
         network = functionalise(assign(copy.deepcopy(module), base, partial=True))
     return Predictor(network, **parts)

@@ -5,7 +5,9 @@ import json
 import os
 import re
 import secrets
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,9 @@ from safetensors.torch import save as serialise_tensors
 from torch import Tensor
 
 from coset.errors import CosetError, require_kind
+
+_TOKEN, _DEAD = 8, 600.0
+"""Random bytes in the name of an unfinished file, and seconds after which its writer is dead."""
 
 _BLANK = "0" * 64
 _SIGNED = re.compile("[0-9a-f]{64} {")
@@ -46,7 +51,7 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         what = "a folder" if os.path.isdir(target) else "no plain file"
         raise CosetError(f"got the path {path}, which is {what}", "needed a file name")
     # tempfile would make a file that only its owner may read; a long name must not grow too long
-    temporary = target.with_name(f".{target.name[:32]}.{secrets.token_hex(8)}")
+    temporary = target.with_name(f".{target.name[:32]}.{secrets.token_hex(_TOKEN)}")
     try:
         opened = temporary.open("xb")
     except OSError as error:
@@ -62,6 +67,14 @@ def write_bytes(path: str | Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def clear_unfinished(folder: str | Path) -> None:
+    """Removes what writers that were killed left in a folder; one at work is never so slow."""
+    for path in Path(folder).glob(f".*.{'[0-9a-f]' * 2 * _TOKEN}"):
+        with suppress(OSError):  # somebody else did, or may
+            if time.time() - path.stat().st_mtime > _DEAD:
+                path.unlink()
 
 
 def write_text(path: str | Path, content: str) -> None:
@@ -80,7 +93,7 @@ def save_record(path: str | Path, tensors: Mapping[str, Tensor], facts: Mapping[
     content = serialise_tensors(
         # safetensors refuses views of one storage, so every tensor gets its own
         {name: tensor.clone() for name, tensor in contiguous.items()},
-        metadata={"coset": f"{_BLANK} {json.dumps(facts, sort_keys=True)}"},
+        metadata={"coset": f"{_BLANK} {json.dumps(facts)}"},
     )
     digest = hashlib.sha256(content).hexdigest()
     write_bytes(path, content.replace(_field(_BLANK), _field(digest), 1))

@@ -1,6 +1,18 @@
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
+from torch.utils.data.distributed import DistributedSampler
 
 from coset import CosetError
 from coset.bayes import as_batches
@@ -62,6 +74,78 @@ def test_rows_are_found_by_number_in_any_shape(form):
     inputs, targets = as_batches(form(), batch_size=3).rows(index)
     assert torch.equal(inputs, INPUTS[index])
     assert torch.equal(targets, index)
+
+
+class Endless(Sampler):
+    def __iter__(self):
+        while True:
+            yield from range(7)
+
+
+class Even(Sampler):
+    def __iter__(self):
+        return iter([6, 0, 4])
+
+
+SAMPLERS = {
+    "a part": ({"sampler": SubsetRandomSampler([4, 1, 2])}, [1, 2, 4]),
+    "a part by tensor": ({"sampler": SubsetRandomSampler(torch.tensor([4, 1]))}, [1, 4]),
+    "one's own": ({"sampler": Even()}, [0, 4, 6]),
+    "one of two machines": (
+        {"sampler": DistributedSampler(range(7), 2, 1, shuffle=False, drop_last=True)},
+        [1, 3, 5],
+    ),
+    "batches of a part": (
+        {"batch_sampler": BatchSampler(SubsetRandomSampler([5, 3, 0]), 2, True)},
+        [0, 3, 5],
+    ),
+    "batches of one's own": ({"batch_sampler": [[6, 1], [0]]}, [0, 1, 6]),
+    "the first": ({"sampler": RandomSampler(range(3))}, [0, 1, 2]),
+    "with repetition": ({"sampler": RandomSampler(Pairs(), replacement=True)}, list(range(7))),
+    "few of all": ({"sampler": RandomSampler(Pairs(), num_samples=2)}, list(range(7))),
+    "whole batches": ({"shuffle": True, "batch_size": 4, "drop_last": True}, list(range(7))),
+}
+
+
+@pytest.mark.parametrize("dataset", [Pairs(), TensorDataset(INPUTS, TARGETS)], ids=["set", "pair"])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_examples_are_those_that_a_sampler_leaves(name, dataset):
+    settings, rows = SAMPLERS[name]
+    state = torch.get_rng_state()
+    batches = as_batches(DataLoader(dataset, **settings))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert batches.size == len(rows)
+    assert torch.cat([targets for _, targets in batches]).tolist() == rows
+    assert torch.equal(torch.cat([inputs for inputs, _ in batches]), INPUTS[rows])
+
+
+@pytest.mark.parametrize("sampler", [WeightedRandomSampler(torch.ones(7), 2, False), Endless()])
+def test_samplers_that_count_examples_unevenly_are_refused(sampler):
+    with pytest.raises(
+        CosetError, match=f"whose {type(sampler).__name__} gives some examples more"
+    ):
+        as_batches(DataLoader(Pairs(), sampler=sampler))
+
+
+def test_a_loader_of_whole_batches_is_read_batch_by_batch():
+    class Twos(Pairs):
+        def __getitem__(self, index):
+            return INPUTS[index : index + 1].expand(2, 2), TARGETS[index : index + 1].expand(2)
+
+    batches = as_batches(DataLoader(Twos(), batch_size=None))
+    assert torch.cat([targets for _, targets in batches]).tolist() == [k // 2 for k in range(14)]
+
+
+class Halved(TensorDataset):
+    def __getitem__(self, index):
+        inputs, targets = super().__getitem__(index)
+        return inputs / 2, targets
+
+
+@pytest.mark.parametrize("wrap", [lambda d: d, lambda d: DataLoader(d, batch_size=3)])
+def test_what_changes_examples_as_they_are_read_is_asked_for_them(wrap):
+    inputs, _ = next(iter(as_batches(wrap(Halved(INPUTS, TARGETS)), batch_size=3)))
+    assert torch.equal(inputs, INPUTS[:3] / 2)
 
 
 def test_a_loader_keeps_its_collate_function():

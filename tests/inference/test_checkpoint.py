@@ -6,7 +6,20 @@ import pytest
 import torch
 from torch import nn
 
-from coset import HMC, NUTS, SGHMC, SGLD, Checkpoint, CosetError, Cyclical
+from coset import (
+    HMC,
+    NUTS,
+    SGHMC,
+    SGLD,
+    Checkpoint,
+    CosetError,
+    Cyclical,
+    DeepEnsemble,
+    Laplace,
+    MatrixFree,
+    MaximumAPosteriori,
+    MeanField,
+)
 from coset.bayes import GaussianPrior, as_batches
 from coset.weights import functionalise
 from problems import logistic
@@ -56,6 +69,29 @@ def test_resumed_runs_are_bitwise_equal(name, fraction, tmp_path, monkeypatch):
     assert whole.report.diagnostics == resumed.report.diagnostics
     again = method.fit(problem, generator=seeded())  # a finished run is only read
     assert all(torch.equal(tensor, again.stack[key]) for key, tensor in whole.stack.items())
+
+
+class Noisy(nn.Module):
+    """With batch norm it is evaluated in training mode, in which it draws from torch's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.last = nn.BatchNorm1d(2), nn.Linear(2, 2)
+
+    def forward(self, inputs):
+        noise = torch.randn_like(inputs) if self.training else 0.0
+        return self.last(self.norm(inputs) + 0.1 * noise)
+
+
+def test_noise_in_the_network_is_taken_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("coset.inference.sampling.chains._SECONDS_BETWEEN_REPORTS", 0.0)
+    problem = replace(logistic(), network=functionalise(Noisy().double()))
+    whole = RUNS["SGLD"].fit(problem, generator=seeded())
+    method = with_folder(RUNS["SGLD"], tmp_path)
+    with pytest.raises(Killed):
+        method.fit(problem, generator=seeded(), progress=kill_after(0.7))
+    resumed = method.fit(problem, generator=seeded())
+    assert all(torch.equal(tensor, resumed.stack[key]) for key, tensor in whole.stack.items())
 
 
 def test_a_run_killed_between_its_two_files_goes_on(tmp_path, monkeypatch):
@@ -128,6 +164,42 @@ def test_a_run_does_not_go_on_with_another_network_or_generator(name, tmp_path):
     torch.rand(1, generator=advanced)
     with pytest.raises(CosetError, match="record of a run with generator"):
         method.fit(problem, start=start, generator=advanced)
+
+
+PLACES = {
+    **RUNS,
+    "training": MaximumAPosteriori(),
+    "ensemble": DeepEnsemble(2),
+    "mean field": MeanField(),
+    "matrix-free": Laplace(MatrixFree()),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_folder_that_cannot_be_made_is_refused_before_any_work(name, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    told = []
+    for place in ("file", "file/run"):
+        with pytest.raises(CosetError, match=r"got the checkpoint .*file.*: (File|Not)"):
+            with_folder(PLACES[name], tmp_path / place).fit(
+                logistic(), generator=seeded(), progress=lambda done, line: told.append(line)
+            )
+    assert set(told) <= {"curvature", "features"}
+
+
+def test_draws_of_another_run_are_noticed(tmp_path):
+    problem, method = logistic(), RUNS["SGLD"]
+    with_folder(method, tmp_path / "one").fit(problem, generator=seeded())
+    other = replace(method, temperature=0.5)
+    with_folder(other, tmp_path / "two").fit(problem, generator=seeded())
+    foreign = (tmp_path / "two" / "draws-000000007.safetensors").read_bytes()
+    (tmp_path / "one" / "draws-000000007.safetensors").write_bytes(foreign)
+    with pytest.raises(CosetError, match=r"draws-000000007.* method\.temperature 0\.5; needed"):
+        with_folder(method, tmp_path / "one").fit(problem, generator=seeded())
+    own = (tmp_path / "one" / "draws-000000000.safetensors").read_bytes()
+    (tmp_path / "one" / "draws-000000007.safetensors").write_bytes(own)  # for ever, once
+    with pytest.raises(CosetError, match="record of a run with from 0; needed from 7"):
+        with_folder(method, tmp_path / "one").fit(problem, generator=seeded())
 
 
 def test_the_setting_that_differs_is_told(tmp_path):

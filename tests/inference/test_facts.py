@@ -58,6 +58,11 @@ def sequential(between):
     return nn.Sequential(nn.Linear(2, 5), between, nn.Linear(5, 2))
 
 
+def frozen(module):
+    module[0].requires_grad_(False)
+    return module
+
+
 def changed(size):
     """A large tensor with another number in its middle, where torch's print leaves it out."""
     tensor = torch.ones(size)
@@ -76,6 +81,11 @@ OTHERS = {
         problem_of(seeded_module(sequential, nn.Dropout(0.1))),
         problem_of(seeded_module(sequential, nn.Dropout(0.2))),
         r"Dropout\(p=0\.1.*Dropout\(p=0\.2",
+    ),
+    "frozen": (
+        problem_of(seeded_module(sequential, nn.Tanh())),
+        problem_of(frozen(seeded_module(sequential, nn.Tanh()))),
+        r"parameters \['0\.weight', .*needed parameters \['2\.weight', '2\.bias'\]; give",
     ),
     "forward": (
         problem_of(seeded_module(Plain, torch.tanh)),
@@ -169,6 +179,20 @@ def test_another_process_has_the_same_facts():
     script = SCRIPT.format(paths=[str(here), str(here.parent)])
     told = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True).stdout
     assert json.loads(told) == facts(shaped())
+
+
+def test_settings_that_are_no_dataclasses_are_told_apart():
+    class Schedule:
+        def __init__(self, rate):
+            self.rate = rate
+
+    told = r"schedule\.rate 0\.5; needed schedule\.rate 0\.25;"
+    with pytest.raises(CosetError, match=told):
+        require_same(
+            Path("here"),
+            {"schedule": described(Schedule(0.5))},
+            {"schedule": described(Schedule(0.25))},
+        )
 
 
 def test_only_what_differs_is_told():

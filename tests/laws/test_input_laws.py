@@ -227,6 +227,20 @@ def test_whole_numbers_may_stand_beside_others(name, tmp_path):
     assert torch.equal(again(inputs).members, found.members)
 
 
+@pytest.mark.parametrize("name", LAPLACES)
+def test_whole_numbers_may_be_short(name):
+    (ids, *others), targets = sentences()
+    torch.manual_seed(0)
+    module = Sentences()
+    long, short = (
+        coset.fit(module, ((kind, *others), targets), method=LAPLACES[name])
+        for kind in (ids, ids.int())
+    )
+    assert short.log_evidence == long.log_evidence
+    found = short((ids.int(), *others))
+    assert torch.equal(found.members, long((ids, *others)).members)
+
+
 GAUSSIAN = [name for name in LAPLACES if name not in ("matrix-free", "KFAC of random columns")]
 
 

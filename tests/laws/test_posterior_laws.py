@@ -9,7 +9,7 @@ from torch.func import vmap
 from torch.utils.data import DataLoader, TensorDataset
 
 import coset
-from coset import CosetError, Laplace
+from coset import CosetError, Laplace, Problem
 from methods import LAPLACES, METHODS
 
 NORMALISED = [name for name in METHODS if name != "multi-Laplace"]  # it refuses, see below
@@ -107,6 +107,8 @@ def test_files_give_the_same_predictions(name, build, tmp_path):
     again = coset.load(tmp_path / "posterior.safetensors", build())
     inputs = data()[0]
     assert torch.equal(predictor(inputs).members, again(inputs).members)
+    assert again.posterior.layout == predictor.posterior.layout  # flat vectors mean the same
+    assert repr(again) == repr(predictor)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -116,6 +118,51 @@ def test_the_module_and_torchs_randomness_stay_as_they_were(name):
     coset.fit(module, data(), method=METHODS[name])
     assert all(torch.equal(before[key], value) for key, value in module.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)
+
+
+class Noisy(nn.Module):
+    """Draws from torch's own generator while it trains."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = normalised()
+
+    def forward(self, inputs):
+        return self.inner(inputs + 0.1 * torch.randn_like(inputs) if self.training else inputs)
+
+
+@pytest.mark.parametrize("name", NORMALISED)
+def test_networks_that_draw_while_they_train_draw_by_the_seed(name):
+    torch.manual_seed(0)
+    problem, found = Problem.of(Noisy(), data()), []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        state = torch.get_rng_state()
+        posterior = METHODS[name].fit(problem, generator=torch.Generator().manual_seed(0))
+        assert torch.equal(torch.get_rng_state(), state)
+        found.append(posterior.sample(2, generator=torch.Generator().manual_seed(0)))
+    assert all(torch.equal(tensor, found[1][key]) for key, tensor in found[0].items())
+
+
+def test_data_that_are_read_at_random_are_read_by_the_seed():
+    inputs, targets = data()
+
+    class Augmented(torch.utils.data.Dataset):
+        def __len__(self):
+            return len(targets)
+
+        def __getitem__(self, row):
+            return inputs[row] + 0.1 * torch.randn(3), targets[row]
+
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(0)
+        module = plain()
+        torch.manual_seed(seed)
+        state = torch.get_rng_state()
+        found.append(coset.fit(module, Augmented())(inputs).mean)
+        assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -1,13 +1,26 @@
 """Training data as one thing: a size, passes in a fixed order, and rows by number."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 from coset.errors import CosetError
 from coset.printing import brief
@@ -21,6 +34,7 @@ from coset.weights.inputs import (
     shapes_of,
     split_rows,
 )
+from coset.weights.randomness import own_randomness
 
 Data: TypeAlias = "DataLoader[Any] | Dataset[Any] | Batch | Batches"
 """Inputs, a tensor or a tuple of them, and targets; or something that yields such examples: of
@@ -132,7 +146,8 @@ def as_batches(data: Data, *, batch_size: int = 256) -> Batches:
     ``TensorDataset(ids, mask, targets)``, all but the last are inputs.
 
     A loader's own order is not used: passes go in the order of its data set, so that two passes
-    see the same rows, and training draws its own order from a seed.
+    see the same rows, and training draws its own order from a seed.  Of a loader with a sampler
+    the examples that it gives are taken, and one that repeats some is refused.
 
     >>> as_batches((torch.zeros(5, 2), torch.zeros(5))).size
     5
@@ -143,7 +158,7 @@ def as_batches(data: Data, *, batch_size: int = 256) -> Batches:
     """
     if isinstance(data, DataLoader):
         return _from_loader(data, batch_size)
-    if isinstance(data, TensorDataset):
+    if type(data) is TensorDataset:  # not what changes its examples when they are read
         data = read_batch(data.tensors)
     if isinstance(data, (tuple, list)):
         return InMemory(*read_pair(data), batch_size)
@@ -186,13 +201,40 @@ def as_tensor(part: Any) -> Any:
 
 
 def _from_loader(loader: "DataLoader[Any]", batch_size: int) -> Batches:
-    size = loader.batch_size or batch_size
-    if isinstance(loader.dataset, IterableDataset):
+    size, dataset = loader.batch_size or batch_size, loader.dataset
+    if isinstance(dataset, IterableDataset) or loader.batch_sampler is None:
         return _materialise(loader, size)
-    default = loader.collate_fn is default_collate
-    if isinstance(loader.dataset, TensorDataset) and default:
-        return InMemory(*read_batch(loader.dataset.tensors), size)
-    return _checked(FromDataset(loader.dataset, size, loader.collate_fn))
+    whole = _checked(FromDataset(dataset, size, loader.collate_fn))
+    rows = _chosen(loader)
+    if type(dataset) is TensorDataset and loader.collate_fn is default_collate:
+        tensors = dataset.tensors
+        return InMemory(*read_batch(tensors if rows is None else [t[rows] for t in tensors]), size)
+    return whole if rows is None else replace(whole, dataset=Subset(dataset, rows))
+
+
+def _chosen(loader: "DataLoader[Any]") -> list[int] | None:
+    """Numbers of the examples that a loader's sampler leaves it, in order; ``None``: all."""
+    sampler: Any = loader.batch_sampler
+    plain = type(sampler) is BatchSampler
+    if plain:
+        sampler = sampler.sampler
+    size = len(loader.dataset)  # type: ignore[arg-type]  # map-style sets have a length
+    if isinstance(sampler, SequentialSampler | RandomSampler) and len(sampler.data_source) == size:
+        return None
+    if isinstance(sampler, SubsetRandomSampler):
+        drawn: Iterable[Any] = sampler.indices
+    else:
+        numbers = sampler if plain else chain.from_iterable(sampler)
+        with own_randomness(0):
+            drawn = list(islice(numbers, size + 1))  # some have no end
+    rows = sorted(map(int, drawn))
+    if isinstance(sampler, WeightedRandomSampler) or len(set(rows)) < len(rows):
+        raise CosetError(
+            f"got a loader whose {type(sampler).__name__} gives some examples more than others",
+            "needed each of them once: a posterior counts its data",
+            "leave the sampler out, or repeat the examples in the data set",
+        )
+    return rows
 
 
 def _materialise(loader: "DataLoader[Any]", batch_size: int) -> Batches:
@@ -212,7 +254,7 @@ def _materialise(loader: "DataLoader[Any]", batch_size: int) -> Batches:
         ) from error
 
 
-def _checked(batches: FromDataset) -> Batches:
+def _checked(batches: FromDataset) -> FromDataset:
     if not hasattr(batches.dataset, "__len__"):
         raise CosetError("got a data set without a length", "needed __len__ and __getitem__")
     if batches.size == 0:

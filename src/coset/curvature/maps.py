@@ -167,7 +167,8 @@ def normalised(
 
 def embedding(name: str, index: Tensor, weight: Tensor, padding: int | None) -> list[LinearMap]:
     """Rows of a table: a linear map of one-hot vectors."""
-    hot = functional.one_hot(index.reshape(len(index), 1, -1), len(weight)).to(weight.dtype)
+    rows = index.long().reshape(len(index), 1, -1)
+    hot = functional.one_hot(rows, len(weight)).to(weight.dtype)
     if padding is not None:
         hot[..., padding] = 0
 

@@ -8,6 +8,7 @@ from coset.bayes.problem import Problem
 from coset.vocabulary import Inputs, Weights
 from coset.weights.masks import dropout_off
 from coset.weights.network import Network
+from coset.weights.randomness import own_randomness
 from coset.weights.stacking import stack, unstack
 
 
@@ -20,7 +21,8 @@ def refresh_statistics(problem: Problem, members: Weights) -> Weights:
     network = problem.network
     if not _names(network):
         return members
-    return stack([_refreshed(problem, member) for member in unstack(members)])
+    with own_randomness(0):  # for passes in training mode
+        return stack([_refreshed(problem, member) for member in unstack(members)])
 
 
 def _refreshed(problem: Problem, member: Weights) -> Weights:

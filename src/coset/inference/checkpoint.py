@@ -5,6 +5,8 @@ one file a stretch of draws.  Files are renamed into place when complete, draws 
 that counts them, so a run killed at any moment finds a folder it can continue from.
 """
 
+import errno
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from coset.errors import CosetError, require_counts
 from coset.inference.facts import require_same
-from coset.store import load_record, save_record
+from coset.store import clear_unfinished, load_record, save_record
 
 State = TypeVar("State")
 
@@ -48,6 +50,7 @@ class Progressed:
         kept: Draws kept.
         tensors: State of the chains, flattened by :func:`tensors_of`.
         generator: State of the generator.
+        torch: State of torch's own, from which a network may draw.
         draws: The kept draws and what was recorded of each step, by name.
     """
 
@@ -55,6 +58,7 @@ class Progressed:
     kept: int
     tensors: Mapping[str, Tensor]
     generator: Tensor
+    torch: Tensor
     draws: Mapping[str, list[Tensor]]
 
 
@@ -88,6 +92,35 @@ def refill(pattern: State, tensors: Mapping[str, Tensor], prefix: str = "state")
     return replace(pattern, **changes)  # type: ignore[type-var]
 
 
+def read_record(
+    path: Path, facts: Mapping[str, Any]
+) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """What the run with these facts wrote last; nothing if it has not begun.
+
+    Its folder is made then, so that one that cannot be written in is refused before any work.
+
+    Raises:
+        CosetError: If the file is damaged or of another run, or there cannot be one.
+    """
+    folder, found = path.parent, None
+    try:
+        if path.exists():
+            found = load_record(path)
+            require_same(path, found[1], facts)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+        clear_unfinished(folder)
+        if found is None and not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise CosetError(
+            f"got the checkpoint {folder}: {error.strerror}",
+            "needed a folder that can be made and written in",
+            "give another folder",
+        ) from error
+    return found
+
+
 def write(
     checkpoint: Checkpoint,
     facts: Mapping[str, Any],
@@ -105,12 +138,12 @@ def write(
     save_record(
         folder / f"draws-{already:09d}.safetensors",
         new,
-        {"from": already, "to": progressed.step},
+        {**facts, "from": already, "to": progressed.step},
     )
     known = {**facts, "step": progressed.step, "kept": progressed.kept}
     save_record(
         folder / "state.safetensors",
-        {**progressed.tensors, "generator": progressed.generator},
+        {**progressed.tensors, "generator": progressed.generator, "torch": progressed.torch},
         known,
     )
 
@@ -122,15 +155,17 @@ def read(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> Progressed | None:
         CosetError: If the folder holds another run, or a file of it is missing or damaged.
     """
     folder = Path(checkpoint.folder)
-    if not (folder / "state.safetensors").exists():
+    record = read_record(folder / "state.safetensors", facts)
+    if record is None:
         return None
-    tensors, known = load_record(folder / "state.safetensors")
-    require_same(folder, known, facts)
+    tensors, known = record
     step, kept = int(known["step"]), int(known["kept"])
     draws: dict[str, list[Tensor]] = {}
     begin = 0
     while begin < step:
-        found, part = load_record(folder / f"draws-{begin:09d}.safetensors")
+        path = folder / f"draws-{begin:09d}.safetensors"
+        found, part = load_record(path)
+        require_same(path, part, {**facts, "from": begin})
         for name, values in found.items():
             draws.setdefault(name, []).extend(values.unbind(0))
         begin = int(part["to"])
@@ -140,5 +175,5 @@ def read(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> Progressed | None:
             f"needed them up to step {step}, where its state is",
             "files of another run were mixed in: begin again in an empty folder",
         )
-    generator = tensors.pop("generator")
-    return Progressed(step, kept, tensors, generator, draws)
+    generator, own = tensors.pop("generator"), tensors.pop("torch")
+    return Progressed(step, kept, tensors, generator, own, draws)

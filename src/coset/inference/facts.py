@@ -20,7 +20,7 @@ from coset.errors import CosetError
 from coset.vocabulary import Weights
 from coset.weights.inputs import map_parts, parts_of
 
-_OUTPUTS = "outputs"
+_OUTPUTS, _THREADS = "outputs", "threads"
 _ROWS, _NUMBERS = 8, 64
 """Examples, and numbers among their outputs, by which a network is recognised."""
 
@@ -37,7 +37,10 @@ def facts_of(problem: Problem, starts: Weights) -> dict[str, Any]:
     """What tells runs on one problem from runs on others: its parts, its data, where runs begin."""
     module = problem.network.module
     return {
+        _THREADS: torch.get_num_threads(),  # sums are rounded as they are shared out
         "network": None if module is None else _ADDRESS.sub("", repr(module)).splitlines(),
+        "numbers": sorted({str(tensor.dtype) for tensor in starts.values()}),
+        "parameters": list(problem.network.layout.names),
         "likelihood": described(problem.likelihood),
         "prior": described(problem.prior),
         "data": data_fact(problem.train),
@@ -57,7 +60,7 @@ def data_fact(batches: Batches) -> str:
 
 
 def described(value: Any) -> Any:
-    """Settings, and whatever else is made of dataclasses, as JSON.
+    """Settings, and whatever else is made of dataclasses or plain objects, as JSON.
 
     Fields that are not printed, such as where a run is written down, are left out.
 
@@ -75,9 +78,12 @@ def described(value: Any) -> Any:
         case tuple() | list():
             return [described(part) for part in value]
     if is_dataclass(value) and not isinstance(value, type):
-        own = {f.name: described(getattr(value, f.name)) for f in fields(value) if f.repr}
-        return {"class": type(value).__name__, **own}
-    return _ADDRESS.sub("", repr(value))
+        own = {f.name: getattr(value, f.name) for f in fields(value) if f.repr}
+    elif repr(value) == object.__repr__(value):  # nothing but an address
+        own = getattr(value, "__dict__", {})
+    else:
+        return _ADDRESS.sub("", repr(value))
+    return {"class": type(value).__name__, **described(own)}
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -108,12 +114,15 @@ def require_same(place: Path, known: Mapping[str, Any], facts: Mapping[str, Any]
     found = [part for part in found if part[0] != _OUTPUTS] or found  # outputs follow the rest
     pairs = [(name, *_shown(theirs, ours)) for name, theirs, ours in found[:_SHOWN]]
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    advice = "give another folder, or the network, the settings, the data and the seed of that run"
+    if _THREADS in {name for name, *_ in found}:
+        advice = f"give another folder, or call torch.set_num_threads({known.get(_THREADS)}) before"
     raise CosetError(
         f"got {place}, the record of a run with "
         + ", ".join(f"{name} {theirs}" for name, theirs, _ in pairs)
         + more,
         "needed " + ", ".join(f"{name} {ours}" for name, _, ours in pairs),
-        "give another folder, or the network, the settings, the data and the seed of that run",
+        advice,
     )
 
 

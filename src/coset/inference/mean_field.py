@@ -25,6 +25,7 @@ from coset.inference.training.schedules import Cosine, Schedule
 from coset.inference.variational import Estimator, Run
 from coset.posterior.low_rank import LowRankGaussian
 from coset.vocabulary import Progress, Weights
+from coset.weights.randomness import own_randomness
 
 
 @dataclass(frozen=True)
@@ -135,9 +136,10 @@ class MeanField:
         starts = starting_points(problem, start, seeds)
         kind = described(replace(self, base=None))  # the base has a record of its own
         record = record_of(self.checkpoint, kind, problem, self.recipe, seeds, starts)
-        run = Run(self, problem, precisions, starts, generators, record)
-        run.train(progress)
-        return run.posteriors()
+        with own_randomness(seeds[0]):
+            run = Run(self, problem, precisions, starts, generators, record)
+            run.train(progress)
+            return run.posteriors()
 
 
 def _precisions(problem: Problem) -> Weights:

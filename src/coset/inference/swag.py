@@ -139,6 +139,7 @@ class SWAG:
             progress=within(progress, 0.5, 1.0, "collecting"),
             on_epoch=iterates.collect,
             checkpoint=part_of(self.checkpoint, "collection"),
+            kind=f"collection of rank {self.rank}",
         )
         report = report_of(again)
         report = replace(report, diagnostics={**report.diagnostics, "learning_rate": rate})

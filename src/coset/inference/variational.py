@@ -121,12 +121,11 @@ class Run:
             "step": self._step_number,
             "order": self._order,
             "generators": tuple(generator.get_state() for generator in self._generators),
+            "torch": torch.get_rng_state(),
         }
 
     def _take_up(self, saved: Mapping[str, Any]) -> None:
-        names = tuple(self._means)  # files have an order of their own, and sums depend on it
-        self._means = {name: saved["means"][name] for name in names}
-        self._log_stds = {name: saved["log_stds"][name] for name in names}
+        self._means, self._log_stds = dict(saved["means"]), dict(saved["log_stds"])
         self._tie_optimiser()
         for name, leaf in self._leaves.items():
             self._optimiser.state[leaf] = dict(saved["optimiser"][name])
@@ -137,6 +136,7 @@ class Run:
         self._order = None if saved["order"] is None else saved["order"].cpu()
         for generator, state in zip(self._generators, saved["generators"], strict=True):
             generator.set_state(state.cpu())
+        torch.set_rng_state(saved["torch"].cpu())
 
     def train(self, progress: Progress | None) -> None:
         """Trains to the end, from the record if there is one."""

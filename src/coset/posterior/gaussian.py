@@ -52,7 +52,7 @@ class Gaussian:
     __repr__ = brief
 
     def __post_init__(self) -> None:
-        if not self.names:  # a dictionary read from a file has lost its order
+        if not self.names:  # dictionaries of older files have lost their order
             object.__setattr__(self, "names", tuple(self.mean))
 
     @cached_property

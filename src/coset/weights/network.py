@@ -72,6 +72,16 @@ def weights_of(module: nn.Module) -> Weights:
     return {name: tensor.detach().clone() for name, tensor in _named_tensors(unwrapped(module))}
 
 
+def tables_of(module: nn.Module) -> dict[str, Tensor]:
+    """The saved buffers that are no weights (whole numbers, truth values), not copied.
+
+    >>> tables_of(nn.BatchNorm1d(2))
+    {'num_batches_tracked': tensor(0)}
+    """
+    buffers = _saved_buffers(unwrapped(module))
+    return {name: buffer for name, buffer in buffers if not buffer.is_floating_point()}
+
+
 def require_module(module: object) -> None:
     """Refuses what is no module."""
     if isinstance(module, type):
@@ -103,14 +113,14 @@ def assign(module: nn.Module, weights: Weights, *, partial: bool = False) -> nn.
 
     Args:
         module: The module to change.
-        weights: All its tensors, or with ``partial`` some of them.
+        weights: All its tensors, or with ``partial`` some of them and of its tables.
         partial: Whether names may be missing.
 
     Raises:
         CosetError: If a name or shape does not fit; the module is then unchanged.
     """
     inner = unwrapped(module)
-    own = dict(_named_tensors(inner))
+    own = dict(_named_tensors(inner)) | (tables_of(inner) if partial else {})
     aliases = {name: tensor for name, tensor in inner.named_parameters(remove_duplicate=False)}
     given = {name: tensor for name, tensor in weights.items() if name in own or name not in aliases}
     check_fit(given, own, partial=partial)
@@ -258,10 +268,14 @@ def _has_ties(module: nn.Module) -> bool:
 
 def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from module.named_parameters()
-    saved = module.state_dict(keep_vars=True)
-    for name, buffer in module.named_buffers():
-        if buffer.is_floating_point() and name in saved:
+    for name, buffer in _saved_buffers(module):
+        if buffer.is_floating_point():
             yield name, buffer
+
+
+def _saved_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    saved = module.state_dict(keep_vars=True)
+    yield from ((name, buffer) for name, buffer in module.named_buffers() if name in saved)
 
 
 def _forget_batch_counts(module: nn.Module) -> None:

@@ -12,6 +12,7 @@ from coset.curvature.matrix_free import (
     MatrixFree,
     StochasticDescent,
 )
+from coset.inference.matrix_free.state import Record
 from coset.inference.subsets import Subnetwork
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -64,6 +65,30 @@ def test_a_killed_run_goes_on_bit_for_bit(kind, solver, tmp_path):
             assert torch.equal(tensor, again.posterior.deviations[name])
         assert again.posterior.report.diagnostics == whole.posterior.report.diagnostics
         assert again.likelihood == whole.likelihood
+
+
+def test_a_run_may_be_killed_after_any_of_its_records(tmp_path, monkeypatch):
+    solver = SOLVERS["conjugate gradients"]
+    whole, _ = run(None, solver)
+    write, written = Record.write, []
+
+    def dying(self, state):
+        write(self, state)
+        written.append(state)
+        if len(written) == last:
+            raise Killed
+
+    monkeypatch.setattr(Record, "write", dying)
+    last = 0
+    run(tmp_path / "whole", solver)
+    for last in range(1, len(written)):
+        written.clear()
+        with pytest.raises(Killed):
+            run(tmp_path / str(last), solver)
+        again, _ = run(tmp_path / str(last), solver)
+        for name, tensor in whole.posterior.deviations.items():
+            assert torch.equal(tensor, again.posterior.deviations[name]), last
+        assert again.log_evidence == whole.log_evidence
 
 
 def test_a_finished_run_is_read_back(tmp_path):

@@ -74,6 +74,7 @@ CASES = {
         convolutional,
     ),
     "mean field": (MeanField(epochs=5, batch_size=8), perceptron),
+    "mean field with noise in the network": (MeanField(epochs=5, batch_size=8), Noisy),
     "mean field, trained before": (
         MeanField(epochs=5, batch_size=8, base=SHORT, estimator="flipout"),
         perceptron,
@@ -306,8 +307,14 @@ OTHERS = {
         replace(p, train=replace(p.train, inputs=p.train.inputs + 1)),
         seeded(),
     ),
+    "numbers": lambda m, p: (m, doubled(p), seeded()),
     "kind": lambda m, p: (MeanField(batch_size=8), p, seeded()),
 }
+
+
+def doubled(problem):
+    train = replace(problem.train, inputs=problem.train.inputs.double())
+    return replace(problem, network=functionalise(perceptron().double()), train=train)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -319,6 +326,34 @@ def test_the_record_of_another_run_is_refused(name, tmp_path):
     with pytest.raises(CosetError, match=f"record of a run with {name}"):
         with_folder(method, tmp_path).fit(other, generator=generator)
     assert (tmp_path / "state.safetensors").read_bytes() == kept
+
+
+def test_swag_does_not_go_on_with_another_rank(tmp_path):
+    problem, method = problem_of(perceptron), with_folder(CASES["SWAG"][0], tmp_path)
+    method.fit(problem, generator=seeded())
+    with pytest.raises(CosetError, match=r"kind 'collection of rank 2'; needed .* rank 3'"):
+        replace(method, rank=3).fit(problem, generator=seeded())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_number_of_threads_is_that_of_the_run(workers, tmp_path, monkeypatch):
+    """As many as the caller has: the workers of several stacks have one each."""
+    problem, seeds = problem_of(perceptron), [1, 2]
+    starts = starting_points(problem, None, seeds)
+
+    def train(threads):
+        monkeypatch.setattr("torch.get_num_threads", lambda: threads)
+        monkeypatch.setattr("torch.set_num_threads", lambda count: None)
+        folder = Checkpoint(tmp_path, 2)
+        return train_stacks(
+            problem, starts, SHORT.recipe, seeds, Plan(1, workers), checkpoint=folder
+        )
+
+    train(3)
+    told = r"record of a run with threads 3; needed threads 2; .*set_num_threads\(3\) before"
+    with pytest.raises(CosetError, match=told):
+        train(2)
+    train(3)
 
 
 @pytest.mark.parametrize(

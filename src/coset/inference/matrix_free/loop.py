@@ -80,9 +80,8 @@ class Loop:
         state = self.record.read(first)
         rough: Rough | None = None
         while True:
-            if not state.busy:
+            if not state.busy:  # nothing is written before samples begin: the mode is sought once
                 state = self._with_mode(state, rough)
-                self.record.write(state)
             if rough is None or self.refresh:
                 rough = rough_curvature(self.solver, self.model, state.curved)
             state, solved, near = self._with_samples(state, rough)

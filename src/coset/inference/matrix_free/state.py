@@ -9,10 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from coset.inference.checkpoint import Checkpoint, refill, tensors_of
-from coset.inference.facts import require_same
+from coset.inference.checkpoint import Checkpoint, read_record, refill, tensors_of
 from coset.linalg.iterative import Iterate
-from coset.store import load_record, save_record
+from coset.store import save_record
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class Record:
             return
         folder = Path(self.checkpoint.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        save_record(folder / _FILE, tensors_of(state), {"facts": dict(self.facts)})
+        save_record(folder / _FILE, tensors_of(state), self.facts)
 
     def read(self, pattern: State) -> State:
         """The state of this run, or ``pattern`` where it has not begun.
@@ -90,12 +89,12 @@ class Record:
         Raises:
             CosetError: If the folder holds another run, or its file is damaged.
         """
-        if self.checkpoint is None or not (Path(self.checkpoint.folder) / _FILE).exists():
+        if self.checkpoint is None:
             return pattern
-        folder = Path(self.checkpoint.folder)
-        tensors, known = load_record(folder / _FILE)
-        require_same(folder, known.get("facts", {}), self.facts)
-        state = refill(pattern, tensors)
+        record = read_record(Path(self.checkpoint.folder) / _FILE, self.facts)
+        if record is None:
+            return pattern
+        state = refill(pattern, record[0])
         if not isinstance(state.work, Iterate):
             return state
         # a file keeps rows of numbers; columns must lie in memory as they did

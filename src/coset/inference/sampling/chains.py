@@ -28,7 +28,7 @@ from coset.weights.denormals import denormals_as_zeros
 
 _SECONDS_BETWEEN_REPORTS = 0.25
 
-_FORM = 4
+_FORM = 5
 """Of the states in checkpoints; those of another form are refused."""
 
 
@@ -229,6 +229,7 @@ def run(
         if earlier is not None:
             state, begin = refill(state, earlier.tensors), earlier.step
             generator.set_state(earlier.generator)
+            torch.set_rng_state(earlier.torch)
             collected |= earlier.draws
     written, last = begin, 0.0
     for number in range(begin, keeping.steps):
@@ -242,7 +243,8 @@ def run(
         done = number + 1
         if checkpoint is not None and (done % checkpoint.every == 0 or done == keeping.steps):
             kept = len(collected["positions"]) + len(fresh["positions"])
-            now = Progressed(done, kept, tensors_of(state), generator.get_state(), fresh)
+            random = generator.get_state(), torch.get_rng_state()
+            now = Progressed(done, kept, tensors_of(state), *random, fresh)
             write(checkpoint, facts, now, already=written)
             fresh, collected = _moved(fresh, collected)
             written = done

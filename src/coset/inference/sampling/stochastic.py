@@ -17,6 +17,7 @@ from coset.inference.sampling.step_sizes import largest_curvature
 from coset.inference.sampling.targets import FullBatch, MiniBatch, require_finite
 from coset.posterior.families import Samples
 from coset.vocabulary import Progress, Weights
+from coset.weights.randomness import own_randomness
 
 _LOOKS = 4
 """How often in the burn-in the largest curvature is measured."""
@@ -219,6 +220,16 @@ def sample(
     Dropout is off; batch norm works on batches, and its running statistics go with the draws.
     """
     begun = Begun.of(sampler, problem, start, generator)
+    with own_randomness(begun.seeds[0]):
+        return _sample(sampler, begun, generator, progress)
+
+
+def _sample(
+    sampler: StochasticSampler,
+    begun: Begun,
+    generator: torch.Generator,
+    progress: Progress | None,
+) -> Samples:
     batches = MiniBatch.of(begun.problem, begun.stack, sampler.batch_size, begun.seeds[0])
     positions, buffers = (part.detach().clone() for part in batches.target.split(begun.stack))
     keeping: Keeping = sampler.schedule or length_of(sampler)

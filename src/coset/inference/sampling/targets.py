@@ -137,7 +137,8 @@ class Target:
         """The evaluation of batches of this shape, recorded when it is first needed."""
         key = (scale, *(example.shape for example in examples))
         if key not in self._programs:
-            self._programs[key] = record(partial(self._evaluate, scale), examples)
+            with torch.random.fork_rng(devices=[]):  # a run that is taken up records once more
+                self._programs[key] = record(partial(self._evaluate, scale), examples)
         return self._programs[key]
 
     @cached_property

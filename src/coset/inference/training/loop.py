@@ -5,8 +5,7 @@ evaluated in turn inside a step (:mod:`coset.inference.training.gradients`).
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -35,6 +34,7 @@ from coset.inference.training.updates import Updates, clip
 from coset.vocabulary import Batch, Progress, Weights
 from coset.weights.denormals import denormals_as_zeros
 from coset.weights.inputs import take_rows
+from coset.weights.randomness import own_randomness
 
 _REPORTS_PER_SECOND = 4
 _MASKS = 0x5DEECE66D  # sets the seeds of dropout apart from those of the data order
@@ -74,6 +74,7 @@ def train_stack(
     progress: Progress | None = None,
     on_epoch: Callable[[TrainingState], None] | None = None,
     checkpoint: Checkpoint | None = None,
+    kind: str = "training",
 ) -> Trained:
     """Trains all members of a stack, each as if it were alone.
 
@@ -85,6 +86,7 @@ def train_stack(
         progress: Told a few times a second how far training is.
         on_epoch: Called with the state after every epoch, to collect iterates.
         checkpoint: Where the run is written down, to be taken up again.
+        kind: What else tells its record from others: what is collected, say.
 
     Raises:
         CosetError: If the data do not fit the network, a loss stops being finite, or the folder
@@ -99,7 +101,7 @@ def train_stack(
             seeds,
             progress=progress,
             on_epoch=on_epoch,
-            checkpoint=checkpoint,
+            record=record_of(checkpoint, kind, problem, recipe, seeds, starts),
             alone=True,
         )
 
@@ -112,14 +114,6 @@ def check_data(problem: Problem, recipe: Recipe) -> None:
         replace(problem, train=held_out).check()
 
 
-@contextmanager
-def own_randomness(seed: int) -> Iterator[None]:
-    """Seeds torch's own generator for random operations other than dropout; puts it back after."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield
-
-
 @denormals_as_zeros()
 def train_in_thread(
     problem: Problem,
@@ -130,7 +124,7 @@ def train_in_thread(
     first: int = 0,
     progress: Progress | None = None,
     on_epoch: Callable[[TrainingState], None] | None = None,
-    checkpoint: Checkpoint | None = None,
+    record: Record | None = None,
     alone: bool = False,
 ) -> Trained:
     """The loop of :func:`train_stack`, without what only one thread may do: checks and seeds.
@@ -139,7 +133,7 @@ def train_in_thread(
     """
     run, state = _begin(problem, starts, recipe, seeds, progress, alone=alone)
     state.numbers = [first + number for number in state.numbers]
-    run = replace(run, record=record_of(checkpoint, "training", problem, recipe, seeds, starts))
+    run = replace(run, record=record)
     _take_up(run, state)
     before = state.epoch
     while state.epoch < run.epochs and state.numbers:

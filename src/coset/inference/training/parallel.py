@@ -12,12 +12,13 @@ import torch
 
 from coset.bayes.problem import Problem
 from coset.inference.checkpoint import Checkpoint
-from coset.inference.training.loop import own_randomness, train_in_thread
+from coset.inference.training.loop import train_in_thread
 from coset.inference.training.planning import Plan
 from coset.inference.training.recipe import Recipe
-from coset.inference.training.records import part_of
+from coset.inference.training.records import part_of, record_of
 from coset.inference.training.state import Trained, join
 from coset.vocabulary import Progress, Weights
+from coset.weights.randomness import own_randomness
 
 _SECONDS_BETWEEN_REPORTS = 0.25
 
@@ -50,17 +51,28 @@ def train_stacks(
     chunks = [slice(first, first + plan.size) for first in range(0, len(seeds), plan.size)]
     board = _Board([len(seeds[chunk]) for chunk in chunks], progress)
 
-    def work(number: int) -> Trained:
-        chunk = chunks[number]
-        own = {name: tensor[chunk] for name, tensor in starts.items()}
-        return train_in_thread(
+    own = [{name: tensor[chunk] for name, tensor in starts.items()} for chunk in chunks]
+    records = [  # here, for the threads of a worker are not those of the run
+        record_of(
+            part_of(checkpoint, f"stack-{number:03d}"),
+            "training",
             problem,
-            own,
             recipe,
             seeds[chunk],
-            first=chunk.start,
+            own[number],
+        )
+        for number, chunk in enumerate(chunks)
+    ]
+
+    def work(number: int) -> Trained:
+        return train_in_thread(
+            problem,
+            own[number],
+            recipe,
+            seeds[chunks[number]],
+            first=chunks[number].start,
             progress=lambda done, _: board.note(number, done),
-            checkpoint=part_of(checkpoint, f"stack-{number:03d}"),
+            record=records[number],
             alone=plan.workers == 1,
         )
 

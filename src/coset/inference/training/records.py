@@ -13,14 +13,14 @@ import torch
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.inference.checkpoint import Checkpoint
-from coset.inference.facts import data_fact, described, facts_of, require_same
+from coset.inference.checkpoint import Checkpoint, read_record
+from coset.inference.facts import data_fact, described, facts_of
 from coset.inference.training.recipe import Recipe
 from coset.posterior.records import describe, restore
-from coset.store import load_record, save_record
+from coset.store import save_record
 from coset.vocabulary import Weights
 
-_FORM = 3
+_FORM = 4
 """Of the records that this version writes."""
 
 
@@ -52,10 +52,10 @@ class Record:
         Raises:
             CosetError: If the record is damaged, or belongs to another run.
         """
-        if not self._path.exists():
+        record = read_record(self._path, self.facts)
+        if record is None:
             return None
-        tensors, known = load_record(self._path)
-        require_same(self._path, known, self.facts)
+        tensors, known = record
         # copies: what was read from a file lies in memory as it comes, and sums depend on that
         found: Mapping[str, Any] = restore(
             known["state"], {name: tensor.clone().to(device) for name, tensor in tensors.items()}
@@ -83,6 +83,7 @@ def record_of(
         "kind": kind,
         "form": _FORM,
         "recipe": described(replace(recipe, validation=None)),
+        "members of a stack": len(seeds),
         "seeds": [int(seed) for seed in seeds],
         **facts_of(problem, starts),
         "validation data": None if held_out is None else data_fact(held_out),

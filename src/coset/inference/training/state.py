@@ -97,8 +97,7 @@ class TrainingState:
     def take_up(self, saved: Mapping[str, Any], recipe: Recipe, problem: Problem) -> None:
         """Becomes the state that a snapshot was taken of."""
         self.numbers = list(saved["numbers"])
-        # in the order of the weights: files have an order of their own, and sums depend on it
-        self.weights = {name: saved["weights"][name] for name in self.weights}
+        self.weights = dict(saved["weights"])
         parameters = problem.network.layout.restrict(self.weights)
         self.updates = Updates.of(recipe.optimiser, problem, parameters)
         self.updates.take_up(saved["optimiser"])
