@@ -10,7 +10,8 @@ from torch import Tensor
 from coset.bayes.problem import Problem
 from coset.curvature.capture import record
 from coset.curvature.jacobian import Jacobian
-from coset.curvature.measure import UNCUT, Cuts, Measured, gradient_rows
+from coset.curvature.measure import UNCUT, Cuts, Measured
+from coset.curvature.rows import gradient_rows
 from coset.curvature.structures import DiagonalOnly, Full
 from coset.curvature.tangent import Tangent
 from coset.errors import CosetError, require_counts, require_kinds

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
+from coset.curvature.checks import check_finite
 from coset.curvature.jacobian import Jacobian
 from coset.curvature.matrix_free import ConjugateGradients, MatrixFree, StochasticDescent
-from coset.curvature.measure import check_finite
 from coset.curvature.products import Linearisation
 from coset.curvature.tangent import Form, Mean, Tangent
 from coset.errors import CosetError
