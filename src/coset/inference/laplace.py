@@ -23,8 +23,10 @@ from coset.inference.matrix_free.fit import fit_matrix_free
 from coset.inference.noise_covariance import fit_whitened
 from coset.inference.precisions.by_evidence import ByEvidence
 from coset.inference.precisions.grouping import Groups, cuts_of, group_weights, prior_of
+from coset.inference.precisions.noise import residual_noise
 from coset.inference.precisions.tuning import Tuner
 from coset.inference.subsets import Columns, LastLayer, Subnetwork
+from coset.inference.training.noise import is_learnt
 from coset.linalg import Embedded, inverse, scale, shift
 from coset.posterior.evidence import spectrum_of
 from coset.posterior.families import FitReport
@@ -101,7 +103,7 @@ class Laplace:
         tell = progress or (lambda share, line: None)
         weights = problem.network.weights if start is None else start
         check_fit(weights, problem.network.weights, what="trained weights", typed=True)
-        if self.tuning is None and _unknown_noise(problem):
+        if self.tuning is None and is_learnt(problem.likelihood):
             raise CosetError(
                 "got Gaussian noise of unknown size and tuning=None",
                 "needed the noise, or a way to find it",
@@ -113,7 +115,7 @@ class Laplace:
         if isinstance(self.curvature, MatrixFree):
             return self._by_samples(self.curvature, problem, weights, start, generator, tell)
         gaussian = isinstance(problem.likelihood, MultivariateNoise) and self.tuning is not None
-        unknown = gaussian or _unknown_noise(problem)
+        unknown = gaussian or is_learnt(problem.likelihood)
         unit = problem.with_likelihood(GaussianNoise(1.0)) if unknown else problem
         part = self._part(unit, weights, generator)
         part = replace(part, fixed=_others(part.layout, weights, start))
@@ -292,10 +294,10 @@ def _tuned(
 ) -> tuple[Gaussian, Tangent]:
     """Finds the precisions, and the noise where it is unknown."""
     noise = None
-    if _unknown_noise(problem) and not settings.noise:
-        noise = _residual_noise(problem, weights)
+    if is_learnt(problem.likelihood) and not settings.noise:
+        noise = residual_noise(problem, weights)
         problem = problem.with_likelihood(noise)
-    learn = _unknown_noise(problem)
+    learn = is_learnt(problem.likelihood)
     unit = problem.with_likelihood(GaussianNoise(1.0)) if learn else problem
     groups = part.groups(problem, settings)
     cuts = cuts_of(part.own, groups.labels)
@@ -322,14 +324,3 @@ def _first(curvature: Curvature, problem: Problem, settings: ByEvidence) -> Curv
     if gaussian or settings.hessian != "tangent":
         return curvature
     return uncorrected(curvature)
-
-
-def _unknown_noise(problem: Problem) -> bool:
-    return isinstance(problem.likelihood, GaussianNoise) and problem.likelihood.std is None
-
-
-def _residual_noise(problem: Problem, weights: Weights) -> GaussianNoise:
-    """Noise of the size of the network's own residuals."""
-    pairs = [(problem.network.apply(weights, x), y) for x, y in problem.train]
-    outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-    return GaussianNoise().estimate(outputs, targets)

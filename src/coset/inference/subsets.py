@@ -120,8 +120,7 @@ class Columns:
 
     def tangent(self, problem: Problem, weights: Weights) -> Tangent:
         """The tangent model in which only the chosen entries move."""
-        pairs = [(problem.network.apply(weights, x), y) for x, y in problem.train]
-        outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        outputs, targets = problem.outputs_and_targets(weights)
         size = outputs.numel() * len(self.index) * outputs.element_size()
         if size > _MEMORY:
             raise CosetError(

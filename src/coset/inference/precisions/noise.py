@@ -5,10 +5,18 @@ from functools import cached_property
 
 from torch import Tensor
 
+from coset.bayes.likelihood import GaussianNoise
+from coset.bayes.problem import Problem
 from coset.curvature.tangent import Point, Tangent
+from coset.vocabulary import Weights
 
 _TINY, _LEAST = 1e-24, 1e-3
 """Smallest squares that count, and the smallest share of the data that noise is estimated from."""
+
+
+def residual_noise(problem: Problem, weights: Weights) -> GaussianNoise:
+    """Noise of the size of the network's own residuals."""
+    return GaussianNoise().estimate(*problem.outputs_and_targets(weights))
 
 
 @dataclass(frozen=True)
