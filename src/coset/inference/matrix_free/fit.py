@@ -15,9 +15,9 @@ from coset.curvature.products import Linearisation
 from coset.curvature.tangent import Form, Mean, Tangent
 from coset.errors import CosetError
 from coset.inference.checkpoint import Checkpoint
-from coset.inference.doubts import unfinished
+from coset.inference.doubts import unfinished, unheard
 from coset.inference.facts import described, digest, facts_of
-from coset.inference.matrix_free.loop import Found, Loop, check_mean, first_state, free_noise
+from coset.inference.matrix_free.loop import Found, Loop, check_mean, first_state
 from coset.inference.matrix_free.model import Model, estimate_diagonal
 from coset.inference.matrix_free.preconditioning import preconditioner_bytes
 from coset.inference.matrix_free.state import Record
@@ -169,18 +169,13 @@ def _diagnostics(found: Found, model: Model) -> dict[str, float]:
 def _doubts(found: Found, model: Model) -> list[str]:
     doubts: list[str] = []
     if model.learn_noise:
-        own = free_noise(model, model.tangent.outputs, torch.zeros(1))
-        doubts += unfinished(own, free_noise(model, found.state.outputs, found.effective))
+        own = model.residuals.precision(model.tangent.outputs)
+        free = model.residuals.precision(found.state.outputs, float(found.effective.sum()))
+        doubts += unfinished(own, free)
     off = [
         name for name, few in zip(model.groups.names, found.effective < _FEW, strict=True) if few
     ]
-    if off:
-        listed = ", ".join(off[:4]) + (" …" if len(off) > 4 else "")
-        doubts.append(
-            f"{len(off)} of {len(found.effective)} groups switched off (the data say nothing of "
-            f"them): {listed}"
-        )
-    return doubts
+    return doubts + unheard(off, len(found.effective))
 
 
 def _tangent(problem: Problem, weights: Weights, layout: Layout) -> Tangent:
