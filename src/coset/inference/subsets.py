@@ -89,6 +89,23 @@ class Subnetwork:
         return variance.topk(self.size).indices.sort().values
 
 
+Subset = str | tuple[str, ...] | LastLayer | Subnetwork | None
+
+
+def layout_of(subset: Subset, problem: Problem) -> Layout:
+    """The tensors in which a subset lies."""
+    layout = problem.network.layout
+    match subset:
+        case None | Subnetwork():
+            return layout
+        case LastLayer():
+            return subset.layout(problem)
+        case str():
+            return layout.select(subset)
+        case _:
+            return layout.select(*subset)
+
+
 @dataclass(frozen=True)
 class Columns:
     """Chosen entries of some tensors as one tensor of their own.
