@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from coset import functionalise
 from coset.curvature.capture import record
-from coset.curvature.measure import gradient_rows
+from coset.curvature.rows import gradient_rows
 
 pytestmark = pytest.mark.usefixtures("double")
 

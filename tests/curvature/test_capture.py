@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from coset import CosetError, functionalise
 from coset.curvature.capture import record
-from coset.curvature.measure import blocks_of, gradient_rows
+from coset.curvature.measure import blocks_of
+from coset.curvature.rows import gradient_rows
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -155,6 +155,12 @@ class Problem:
             return "check the data set: all parts of an example but the last are inputs"
         return "check the data set"
 
+    def outputs_and_targets(self, weights: Weights) -> tuple[Tensor, Tensor]:
+        """What the network says of all data at some weights, and what it should have said."""
+        pairs = [(self.network.apply(weights, inputs), targets) for inputs, targets in self.train]
+        outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        return outputs, targets
+
     def with_likelihood(self, likelihood: Likelihood) -> "Problem":
         """The same problem under another likelihood (learnt noise, say)."""
         return replace(self, likelihood=likelihood)

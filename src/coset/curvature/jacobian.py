@@ -10,8 +10,8 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.curvature.kept import KeptRun, keep
-from coset.curvature.measure import gradient_rows
 from coset.curvature.products import Linearisation
+from coset.curvature.rows import gradient_rows
 from coset.linalg import FromFunctions
 from coset.vocabulary import Inputs, Weights
 from coset.weights.inputs import count_rows, split_rows

@@ -16,19 +16,11 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.curvature.capture import Recorded, pair_of
+from coset.curvature.checks import check_gradients
 from coset.curvature.columns import column_count, with_random_columns
 from coset.curvature.correction import correct, here
 from coset.curvature.maps import LinearMap
-from coset.curvature.measure import (
-    UNCUT,
-    Block,
-    Cuts,
-    Measured,
-    blocks_of,
-    check_gradients,
-    order_of,
-    recordings,
-)
+from coset.curvature.measure import UNCUT, Block, Cuts, Measured, blocks_of, order_of, recordings
 from coset.curvature.moments import add_moment, symmetric
 from coset.curvature.output_hessian import summed
 from coset.errors import CosetError, require_counts, require_kinds

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from coset.bayes.problem import Problem
-from coset.curvature.measure import UNCUT, Cuts, Measured, check_gradients
+from coset.curvature.checks import check_gradients
+from coset.curvature.measure import UNCUT, Cuts, Measured
 from coset.curvature.tangent import tangent_of
 from coset.errors import CosetError, require_counts
 from coset.linalg import LinearOperator, LowRankPlusDiagonal, dense

@@ -8,17 +8,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from coset.bayes.problem import Problem
+from coset.curvature.checks import check_gradients
 from coset.curvature.columns import column_count
-from coset.curvature.measure import (
-    UNCUT,
-    Cuts,
-    Measured,
-    blocks_of,
-    check_gradients,
-    gradient_rows,
-    recordings,
-    squares,
-)
+from coset.curvature.measure import UNCUT, Cuts, Measured, blocks_of, recordings, squares
+from coset.curvature.rows import gradient_rows
 from coset.errors import CosetError
 from coset.linalg import Dense, Diagonal, LowRankPlusDiagonal
 from coset.vocabulary import Weights

@@ -344,8 +344,6 @@ class Tangent:
 @torch.no_grad()
 def tangent_of(problem: Problem, weights: Weights, layout: Layout) -> Tangent:
     """The tangent model of a problem at some weights."""
-    pairs = [(problem.network.apply(weights, x), y) for x, y in problem.train]
-    outputs = torch.cat([found for found, _ in pairs])
-    targets = torch.cat([found for _, found in pairs])
+    outputs, targets = problem.outputs_and_targets(weights)
     jacobian = Jacobian.of(problem, weights, layout, outputs)
     return Tangent(problem, weights, layout, jacobian, outputs, targets)

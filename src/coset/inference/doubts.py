@@ -4,6 +4,7 @@ Added variance makes predictions less sure.  That helps a network that is too su
 most networks trained to a small loss are, and hurts one that is not sure enough already.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from coset.bayes.batches import Data, as_batches
@@ -77,6 +78,18 @@ def _doubts(posterior: Gaussian | TangentSamples, problem: Problem) -> list[str]
         f"{confidence / seen:.0%} on average: it may be under-confident, and added variance would "
         "hurt; give ByEvidence(validation=…)"
     ]
+
+
+def unheard(names: Sequence[str], count: int) -> list[str]:
+    """Some of so many groups whose precisions grew without end.
+
+    >>> unheard(["head"], 3)
+    ['1 of 3 groups switched off (the data say nothing of them): head']
+    """
+    if not names:
+        return []
+    listed = ", ".join(names[:4]) + (" …" if len(names) > 4 else "")
+    return [f"{len(names)} of {count} groups switched off (the data say nothing of them): {listed}"]
 
 
 def unfinished(own: float, free: float) -> list[str]:

@@ -3,32 +3,30 @@
 from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.multivariate import MultivariateNoise
-from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
 from coset.curvature.kfac import KFAC
 from coset.curvature.matrix_free import MatrixFree
-from coset.curvature.measure import Curvature, Measured
-from coset.curvature.sampled import plain, uncorrected
-from coset.curvature.structures import Full
-from coset.curvature.tangent import Tangent, tangent_of
+from coset.curvature.measure import Curvature
+from coset.curvature.sampled import uncorrected
+from coset.curvature.tangent import Tangent
 from coset.errors import CosetError, require_kinds
 from coset.inference.checkpoint import Checkpoint
 from coset.inference.doubts import examine
 from coset.inference.matrix_free.fit import fit_matrix_free
 from coset.inference.noise_covariance import fit_whitened
+from coset.inference.parts import Part, part_of
 from coset.inference.precisions.by_evidence import ByEvidence
-from coset.inference.precisions.grouping import Groups, cuts_of, group_weights, prior_of
+from coset.inference.precisions.grouping import cuts_of
+from coset.inference.precisions.noise import residual_noise
 from coset.inference.precisions.tuning import Tuner
-from coset.inference.subsets import Columns, LastLayer, Subnetwork
-from coset.linalg import Embedded, inverse, scale, shift
+from coset.inference.subsets import Subnetwork, Subset, layout_of
+from coset.inference.training.noise import is_learnt
 from coset.posterior.evidence import spectrum_of
 from coset.posterior.families import FitReport
-from coset.posterior.gaussian import Gaussian, stored
+from coset.posterior.gaussian import Gaussian
 from coset.posterior.linearised import Linearised
 from coset.posterior.links import TopDifference
 from coset.posterior.tangent_samples import TangentSamples
@@ -36,8 +34,6 @@ from coset.vocabulary import Progress, Weights
 from coset.weights.denormals import denormals_as_zeros
 from coset.weights.layout import Layout
 from coset.weights.stacking import check_fit
-
-Subset = str | tuple[str, ...] | LastLayer | Subnetwork | None
 
 _RULE = Linearised(link=TopDifference())
 """The link that measured best: it keeps the most probable class and ignores common shifts."""
@@ -101,7 +97,7 @@ class Laplace:
         tell = progress or (lambda share, line: None)
         weights = problem.network.weights if start is None else start
         check_fit(weights, problem.network.weights, what="trained weights", typed=True)
-        if self.tuning is None and _unknown_noise(problem):
+        if self.tuning is None and is_learnt(problem.likelihood):
             raise CosetError(
                 "got Gaussian noise of unknown size and tuning=None",
                 "needed the noise, or a way to find it",
@@ -112,10 +108,21 @@ class Laplace:
         tell(0.0, "curvature")
         if isinstance(self.curvature, MatrixFree):
             return self._by_samples(self.curvature, problem, weights, start, generator, tell)
-        gaussian = isinstance(problem.likelihood, MultivariateNoise) and self.tuning is not None
-        unknown = gaussian or _unknown_noise(problem)
-        unit = problem.with_likelihood(GaussianNoise(1.0)) if unknown else problem
-        part = self._part(unit, weights, generator)
+        return self._by_curvature(self.curvature, problem, weights, start, generator, tell)
+
+    def _by_curvature(
+        self,
+        curvature: Curvature,
+        problem: Problem,
+        weights: Weights,
+        start: Weights | None,
+        generator: torch.Generator,
+        tell: Progress,
+    ) -> Gaussian | TangentSamples:
+        whitened = isinstance(problem.likelihood, MultivariateNoise) and self.tuning is not None
+        at_unit = whitened or is_learnt(problem.likelihood)
+        unit = problem.with_likelihood(GaussianNoise(1.0)) if at_unit else problem
+        part = part_of(self.subset, curvature, unit, weights, generator=generator)
         part = replace(part, fixed=_others(part.layout, weights, start))
         if self.tuning is None:
             return _untuned(problem, weights, part)
@@ -145,7 +152,13 @@ class Laplace:
         generator: torch.Generator,
         tell: Progress,
     ) -> Gaussian | TangentSamples:
-        layout = self._sampled_layout(problem)
+        if isinstance(self.subset, Subnetwork):
+            raise CosetError(
+                "got a Subnetwork with MatrixFree()",
+                "needed whole tensors",
+                "use Full() with a Subnetwork, or name patterns",
+            )
+        layout = layout_of(self.subset, problem)
         sampled = fit_matrix_free(
             problem,
             weights,
@@ -161,99 +174,6 @@ class Laplace:
             return sampled
         return examine(sampled, problem, self.tuning.validation, _RULE.link)
 
-    def _sampled_layout(self, problem: Problem) -> Layout:
-        match self.subset:
-            case None:
-                return problem.network.layout
-            case LastLayer():
-                return self.subset.layout(problem)
-            case Subnetwork():
-                raise CosetError(
-                    "got a Subnetwork with MatrixFree()",
-                    "needed whole tensors",
-                    "use Full() with a Subnetwork, or name patterns",
-                )
-            case str():
-                return problem.network.layout.select(self.subset)
-            case _:
-                return problem.network.layout.select(*self.subset)
-
-    def _part(self, problem: Problem, weights: Weights, generator: torch.Generator) -> "_Part":
-        layout = problem.network.layout
-        assert not isinstance(self.curvature, MatrixFree)
-        match self.subset:
-            case None:
-                return _Part(layout, self.curvature)
-            case LastLayer():
-                return _Part(self.subset.layout(problem), self.curvature)
-            case Subnetwork():
-                index = self.subset.select(problem, weights, layout, generator=generator)
-                full = self.curvature if isinstance(self.curvature, Full) else Full()
-                columns = Columns(layout, index, full)
-                return _Part(layout, columns.at(weights), columns)
-            case str():
-                return _Part(layout.select(self.subset), self.curvature)
-            case _:
-                return _Part(layout.select(*self.subset), self.curvature)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """The weights that are uncertain, and how their curvature is measured."""
-
-    layout: Layout
-    curvature: Curvature
-    columns: Columns | None = None
-    fixed: Weights = field(default_factory=dict)
-
-    @property
-    def own(self) -> Layout:
-        return self.layout if self.columns is None else self.columns.small
-
-    def weights(self, weights: Weights) -> Weights:
-        return weights if self.columns is None else self.columns.restrict(weights)
-
-    def entries(self, flat: Float[Tensor, " p"]) -> Float[Tensor, " q"]:
-        return flat if self.columns is None else flat[self.columns.index]
-
-    def groups(self, problem: Problem, settings: ByEvidence) -> Groups:
-        rows = isinstance(plain(self.curvature), KFAC)
-        found = group_weights(problem, self.layout, settings.groups, rows=rows)
-        return found if self.columns is None else self.columns.groups(found)
-
-    def tangent(self, problem: Problem, weights: Weights) -> Tangent:
-        if self.columns is None:
-            return tangent_of(problem, weights, self.layout)
-        return self.columns.tangent(problem, weights)
-
-    def prior(self, problem: Problem, flat: Float[Tensor, " q"]) -> GaussianPrior:
-        """The precisions by tensor: tuned where the weights are uncertain, as given elsewhere."""
-        network = problem.network
-        given = {n: problem.prior.of(n, network.weights[n]) for n in network.layout.names}
-        if self.columns is not None:
-            like = self.layout.flatten(network.weights).double()
-            whole = problem.prior.flat(self.layout, like)
-            whole[self.columns.index] = flat
-            flat = whole
-        return prior_of(self.layout, flat, given)
-
-    def gaussian(
-        self,
-        weights: Weights,
-        measured: Measured,
-        precision: Float[Tensor, " q"],
-        noise: float,
-        report: FitReport,
-    ) -> Gaussian:
-        """``N(θ̃, (noise · H + Λ)⁻¹)`` over the tensors."""
-        mean = {name: weights[name].clone() for name in self.layout.names}
-        operator = measured.operator if noise == 1 else scale(measured.operator, noise)
-        dtype = mean[self.layout.names[0]].dtype
-        covariance = stored(inverse(shift(operator, precision)), dtype)
-        if self.columns is not None:
-            covariance = Embedded(covariance, self.columns.index, self.layout.size)
-        return Gaussian(mean, covariance, measured.layers, report, fixed=self.fixed)
-
 
 def _others(layout: Layout, weights: Weights, start: Weights | None) -> Weights:
     """What is not covered, where the weights are not the module's own: one of several modes."""
@@ -262,7 +182,7 @@ def _others(layout: Layout, weights: Weights, start: Weights | None) -> Weights:
     return {name: tensor.clone() for name, tensor in given.items() if name not in covered}
 
 
-def _untuned(problem: Problem, weights: Weights, part: _Part) -> Gaussian:
+def _untuned(problem: Problem, weights: Weights, part: Part) -> Gaussian:
     """Keeps the prior and a given noise as they are; precisions that want gradients get them."""
     flat = part.layout.flatten(weights).double()
     with torch.enable_grad():
@@ -288,14 +208,14 @@ def _untuned(problem: Problem, weights: Weights, part: _Part) -> Gaussian:
 
 
 def _tuned(
-    problem: Problem, weights: Weights, part: _Part, settings: ByEvidence, tell: Progress
+    problem: Problem, weights: Weights, part: Part, settings: ByEvidence, tell: Progress
 ) -> tuple[Gaussian, Tangent]:
     """Finds the precisions, and the noise where it is unknown."""
     noise = None
-    if _unknown_noise(problem) and not settings.noise:
-        noise = _residual_noise(problem, weights)
+    if is_learnt(problem.likelihood) and not settings.noise:
+        noise = residual_noise(problem, weights)
         problem = problem.with_likelihood(noise)
-    learn = _unknown_noise(problem)
+    learn = is_learnt(problem.likelihood)
     unit = problem.with_likelihood(GaussianNoise(1.0)) if learn else problem
     groups = part.groups(problem, settings)
     cuts = cuts_of(part.own, groups.labels)
@@ -322,14 +242,3 @@ def _first(curvature: Curvature, problem: Problem, settings: ByEvidence) -> Curv
     if gaussian or settings.hessian != "tangent":
         return curvature
     return uncorrected(curvature)
-
-
-def _unknown_noise(problem: Problem) -> bool:
-    return isinstance(problem.likelihood, GaussianNoise) and problem.likelihood.std is None
-
-
-def _residual_noise(problem: Problem, weights: Weights) -> GaussianNoise:
-    """Noise of the size of the network's own residuals."""
-    pairs = [(problem.network.apply(weights, x), y) for x, y in problem.train]
-    outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-    return GaussianNoise().estimate(outputs, targets)

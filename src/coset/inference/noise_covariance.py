@@ -73,8 +73,7 @@ def fit_whitened(
 
 
 def _outputs(problem: Problem, weights: Weights) -> tuple[Tensor, Tensor]:
-    pairs = [(problem.network.apply(weights, x), y) for x, y in problem.train]
-    outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    outputs, targets = problem.outputs_and_targets(weights)
     return outputs, targets.reshape(outputs.shape)
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from coset.bayes.problem import Problem
 from coset.curvature.capture import record
 from coset.curvature.jacobian import Jacobian
-from coset.curvature.measure import UNCUT, Cuts, Measured, gradient_rows
+from coset.curvature.measure import UNCUT, Cuts, Measured
+from coset.curvature.rows import gradient_rows
 from coset.curvature.structures import DiagonalOnly, Full
 from coset.curvature.tangent import Tangent
 from coset.errors import CosetError, require_counts, require_kinds
@@ -88,6 +89,23 @@ class Subnetwork:
         return variance.topk(self.size).indices.sort().values
 
 
+Subset = str | tuple[str, ...] | LastLayer | Subnetwork | None
+
+
+def layout_of(subset: Subset, problem: Problem) -> Layout:
+    """The tensors in which a subset lies."""
+    layout = problem.network.layout
+    match subset:
+        case None | Subnetwork():
+            return layout
+        case LastLayer():
+            return subset.layout(problem)
+        case str():
+            return layout.select(subset)
+        case _:
+            return layout.select(*subset)
+
+
 @dataclass(frozen=True)
 class Columns:
     """Chosen entries of some tensors as one tensor of their own.
@@ -119,8 +137,7 @@ class Columns:
 
     def tangent(self, problem: Problem, weights: Weights) -> Tangent:
         """The tangent model in which only the chosen entries move."""
-        pairs = [(problem.network.apply(weights, x), y) for x, y in problem.train]
-        outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        outputs, targets = problem.outputs_and_targets(weights)
         size = outputs.numel() * len(self.index) * outputs.element_size()
         if size > _MEMORY:
             raise CosetError(

@@ -18,12 +18,8 @@ from coset.curvature.capture import Recorded, record
 from coset.curvature.columns import unit_columns
 from coset.curvature.correction import in_cache, same_right, turned_products
 from coset.curvature.maps import Pair, outer
-from coset.curvature.measure import (
-    blocks_of,
-    gradient_rows,
-    has_order,
-    rows_by_example,
-)
+from coset.curvature.measure import blocks_of, has_order
+from coset.curvature.rows import gradient_rows, rows_by_example
 from coset.linalg import (
     BlockDiagonal,
     Diagonal,

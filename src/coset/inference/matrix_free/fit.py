@@ -8,21 +8,23 @@ from torch import Tensor
 
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
+from coset.curvature.checks import check_finite
 from coset.curvature.jacobian import Jacobian
 from coset.curvature.matrix_free import ConjugateGradients, MatrixFree, StochasticDescent
-from coset.curvature.measure import check_finite
 from coset.curvature.products import Linearisation
 from coset.curvature.tangent import Form, Mean, Tangent
 from coset.errors import CosetError
 from coset.inference.checkpoint import Checkpoint
-from coset.inference.doubts import unfinished
+from coset.inference.doubts import unfinished, unheard
 from coset.inference.facts import described, digest, facts_of
-from coset.inference.matrix_free.loop import Found, Loop, check_mean, first_state, free_noise
+from coset.inference.matrix_free.loop import Found, Loop, check_mean, first_state
 from coset.inference.matrix_free.model import Model, estimate_diagonal
 from coset.inference.matrix_free.preconditioning import preconditioner_bytes
 from coset.inference.matrix_free.state import Record
 from coset.inference.precisions.by_evidence import ByEvidence
 from coset.inference.precisions.grouping import Groups, group_weights, prior_of
+from coset.inference.precisions.noise import residual_noise
+from coset.inference.training.noise import is_learnt
 from coset.posterior.families import FitReport
 from coset.posterior.tangent_samples import TangentSamples
 from coset.vocabulary import Progress, Weights
@@ -62,11 +64,10 @@ def fit_matrix_free(
     """
     solver = curvature.settled(problem.train.size)
     settings = None if tuning is None else tuning.settled(problem.likelihood)
-    likelihood = problem.likelihood
-    learn = isinstance(likelihood, GaussianNoise) and likelihood.std is None
+    learn = is_learnt(problem.likelihood)
     noise = None
     if learn and settings is not None and not settings.noise:
-        noise = _residual_noise(problem, weights)
+        noise = residual_noise(problem, weights)
         problem, learn = problem.with_likelihood(noise), False
     seed = int(torch.randint(2**62, (), generator=generator))
     unit = problem.with_likelihood(GaussianNoise(1.0)) if learn else problem
@@ -168,25 +169,18 @@ def _diagnostics(found: Found, model: Model) -> dict[str, float]:
 def _doubts(found: Found, model: Model) -> list[str]:
     doubts: list[str] = []
     if model.learn_noise:
-        own = free_noise(model, model.tangent.outputs, torch.zeros(1))
-        doubts += unfinished(own, free_noise(model, found.state.outputs, found.effective))
+        own = model.residuals.precision(model.tangent.outputs)
+        free = model.residuals.precision(found.state.outputs, float(found.effective.sum()))
+        doubts += unfinished(own, free)
     off = [
         name for name, few in zip(model.groups.names, found.effective < _FEW, strict=True) if few
     ]
-    if off:
-        listed = ", ".join(off[:4]) + (" …" if len(off) > 4 else "")
-        doubts.append(
-            f"{len(off)} of {len(found.effective)} groups switched off (the data say nothing of "
-            f"them): {listed}"
-        )
-    return doubts
+    return doubts + unheard(off, len(found.effective))
 
 
 def _tangent(problem: Problem, weights: Weights, layout: Layout) -> Tangent:
     """The tangent model with products only."""
-    pairs = [(problem.network.apply(weights, x), y) for x, y in problem.train]
-    outputs = torch.cat([found for found, _ in pairs])
-    targets = torch.cat([found for _, found in pairs])
+    outputs, targets = problem.outputs_and_targets(weights)
     check_finite(outputs)
     jacobian = Jacobian.of(problem, weights, layout, outputs, kept=0)
     return Tangent(problem, weights, layout, jacobian, outputs, targets)
@@ -221,13 +215,6 @@ def _given(
         raise CosetError("got a prior precision of zero", "needed positive precisions")
     precision, labels = each.unique(return_inverse=True)
     return precision, labels, tuple(f"precision {value:.3g}" for value in precision.tolist())
-
-
-def _residual_noise(problem: Problem, weights: Weights) -> GaussianNoise:
-    """Noise of the size of the network's own residuals."""
-    pairs = [(problem.network.apply(weights, x), y) for x, y in problem.train]
-    outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-    return GaussianNoise().estimate(outputs, targets)
 
 
 def _check_memory(

@@ -163,14 +163,14 @@ class Loop:
         new input may wake it.
         """
         norms = self.model.norms(state.mode)
-        wanted = gamma.minimum(self.model.sizes) / norms.clamp_min(1e-300)
+        wanted = gamma.minimum(self.model.groups.sizes) / norms.clamp_min(1e-300)
         told = (norms > 0) & (gamma > _LEAST)
         near = wanted.clamp(state.precision / _JUMP, state.precision * _JUMP)
         precision = near.clamp(first.precision / _SPAN, first.precision * _SPAN)
         precision = torch.where(told, precision, state.precision)
         if not self.model.learn_noise:
             return replace(state, precision=precision)
-        noise = free_noise(self.model, state.outputs, gamma)
+        noise = self.model.residuals.precision(state.outputs, float(gamma.sum()))
         return replace(state, precision=precision, noise=first.noise.clamp_max(noise))
 
     def _change(self, before: State, after: State) -> float:
@@ -230,7 +230,7 @@ def first_state(
     """Before anything is known."""
     noise = 1.0
     if model.learn_noise:
-        noise = free_noise(model, model.tangent.outputs, torch.zeros(1))
+        noise = model.residuals.precision(model.tangent.outputs)
     nothing = model.features.new_empty(0)
     work: Iterate | Descent
     if isinstance(solver, ConjugateGradients):
@@ -251,17 +251,6 @@ def first_state(
 
 def _point(state: State) -> Point:
     return Point(state.mode, state.outputs)
-
-
-def free_noise(model: Model, outputs: Tensor, gamma: Float[Tensor, " g"]) -> float:
-    """``(n c - γ) / Σ residual²``: the noise precision with ``γ`` effective weights."""
-    count = outputs.numel()
-    return max(count - float(gamma.sum()), 1e-3 * count) / _squares(model, outputs)
-
-
-def _squares(model: Model, outputs: Tensor) -> float:
-    rest = outputs - model.tangent.targets.reshape(outputs.shape)
-    return max(float(rest.double().square().sum()), 1e-24)
 
 
 def check_mean(mean: Mean, solver: ConjugateGradients | StochasticDescent) -> None:

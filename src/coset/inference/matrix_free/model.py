@@ -19,6 +19,7 @@ from coset.curvature.tangent import Form, Point, Tangent
 from coset.errors import CosetError
 from coset.inference.matrix_free.randomness import source
 from coset.inference.precisions.grouping import Groups
+from coset.inference.precisions.noise import Residuals
 from coset.weights.inputs import count_rows, split_rows
 
 _PROBED = 16
@@ -57,9 +58,9 @@ class Model:
         return self.groups.labels
 
     @property
-    def sizes(self) -> Float[Tensor, " g"]:
-        """Weights of each group."""
-        return torch.bincount(self.labels, minlength=len(self.groups.names)).double()
+    def residuals(self) -> Residuals:
+        """What outputs leave of the targets."""
+        return Residuals(self.tangent)
 
     def at(self, noise: float) -> Tangent:
         """The tangent model under some noise precision."""
@@ -73,12 +74,7 @@ class Model:
 
     def norms(self, flat: Float[Tensor, " p"]) -> Float[Tensor, " g"]:
         """``Σ d θ²`` of each group, with ``d`` the features."""
-        return self.by_group(flat.double().square() * self.features.double())
-
-    def by_group(self, terms: Float[Tensor, " p"]) -> Float[Tensor, " g"]:
-        """Sums over the weights of each group."""
-        total = torch.zeros(len(self.groups.names), dtype=torch.float64, device=terms.device)
-        return total.index_add_(0, self.labels, terms.double())
+        return self.groups.sums(flat.double().square() * self.features.double())
 
     def pulled_noise(self, tangent: Tangent, outputs: Tensor) -> Float[Tensor, "p m"]:
         """``Jᵀ R e``; the random numbers are always the same."""
@@ -110,16 +106,15 @@ class Model:
             samples: The samples ``z``.
             curved: ``H z``.
         """
-        each = torch.stack(
-            [self.by_group(z * h) for z, h in zip(samples.unbind(1), curved.unbind(1), strict=True)]
-        )
+        pairs = zip(samples.unbind(1), curved.unbind(1), strict=True)
+        each = torch.stack([self.groups.sums(z * h) for z, h in pairs])
         error = each.std(0) / len(each) ** 0.5 if len(each) > 1 else torch.full_like(each[0], 1e300)
         return each.mean(0), error
 
     def start_precision(self) -> Float[Tensor, " g"]:
         """``λ_g = D_g / |θ̃_g|²``: the only start that follows every rescaling of a group."""
-        norms = self.norms(self.tangent.layout.flatten(self.tangent.weights))
-        return torch.where(norms > 0, self.sizes / norms.clamp_min(1e-300), 1.0)
+        flat = self.tangent.layout.flatten(self.tangent.weights)
+        return self.groups.natural(self.norms(flat))
 
     def network_point(self) -> Point:
         """The network's own weights."""

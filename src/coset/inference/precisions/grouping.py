@@ -39,12 +39,31 @@ class Groups:
         labels: The group of each.
         names: What each group covers.
         notes: What a reader should know of the choice.
+
+    >>> layout = Layout(("w", "b"), ((2,), (1,)))
+    >>> groups = Groups(layout, torch.tensor([0, 0, 1]), ("weights", "bias"))
+    >>> groups.sums(torch.tensor([1.0, 2.0, 4.0])).tolist(), groups.sizes.tolist()
+    ([3.0, 4.0], [2.0, 1.0])
     """
 
     layout: Layout
     labels: Int[Tensor, " p"]
     names: tuple[str, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def sizes(self) -> Float[Tensor, " g"]:
+        """Weights of each group."""
+        return torch.bincount(self.labels, minlength=len(self.names)).double()
+
+    def sums(self, terms: Float[Tensor, " p"]) -> Float[Tensor, " g"]:
+        """Sums over the weights of each group, in double precision."""
+        total = terms.new_zeros(len(self.names), dtype=torch.float64)
+        return total.index_add_(0, self.labels, terms.double())
+
+    def natural(self, norms: Float[Tensor, " g"]) -> Float[Tensor, " g"]:
+        """``D_g / |θ_g|²``, which follows every rescaling of a group; one where all is zero."""
+        return torch.where(norms > 0, self.sizes / norms.clamp_min(1e-300), 1.0)
 
 
 def prior_of(

@@ -103,19 +103,17 @@ class Learner:
         layout = self.problem.network.layout
         like = layout.flatten(self.problem.network.weights).double()
         flat = self.problem.prior.flat(layout, like)
-        sums = flat.new_zeros(len(groups.names)).index_add_(0, groups.labels, flat)
-        return (sums / torch.bincount(groups.labels, minlength=len(sums))).clamp_min(1e-12)
+        return (groups.sums(flat) / groups.sizes).clamp_min(1e-12)
 
     def _best(
         self, problem: Problem, weights: Weights, groups: Groups, present: Float[Tensor, " g"]
     ) -> tuple[Float[Tensor, " g"], float]:
-        layout, count = problem.network.layout, len(groups.names)
+        layout = problem.network.layout
         measured = self.settings.curvature.build(
             problem, weights, layout, cuts=cuts_of(layout, groups.labels)
         )
-        spectrum = spectrum_of(measured.operator, groups.labels, count)
-        flat = layout.flatten(weights).double()
-        norms = flat.new_zeros(count).index_add_(0, groups.labels, flat.square())
+        spectrum = spectrum_of(measured.operator, groups.labels, len(groups.names))
+        norms = groups.sums(layout.flatten(weights).double().square())
         found = best_precision(spectrum, norms, present)
         precision = torch.minimum(torch.maximum(found, present / _MOST), present * _MOST)
         fit = sum(

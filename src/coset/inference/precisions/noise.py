@@ -5,10 +5,18 @@ from functools import cached_property
 
 from torch import Tensor
 
-from coset.curvature.tangent import Point, Tangent
+from coset.bayes.likelihood import GaussianNoise
+from coset.bayes.problem import Problem
+from coset.curvature.tangent import Tangent
+from coset.vocabulary import Weights
 
 _TINY, _LEAST = 1e-24, 1e-3
 """Smallest squares that count, and the smallest share of the data that noise is estimated from."""
+
+
+def residual_noise(problem: Problem, weights: Weights) -> GaussianNoise:
+    """Noise of the size of the network's own residuals."""
+    return GaussianNoise().estimate(*problem.outputs_and_targets(weights))
 
 
 @dataclass(frozen=True)
@@ -23,10 +31,10 @@ class Residuals:
         count = self._count
         return count / max(self._squares(self.tangent.outputs), _TINY * count)
 
-    def precision(self, point: Point, effective: float) -> float:
-        """``(n c - γ) / Σ residual²`` at a point, with so many effective weights ``γ``."""
+    def precision(self, outputs: Tensor, effective: float = 0.0) -> float:
+        """``(n c - γ) / Σ residual²`` at some outputs, with so many effective weights ``γ``."""
         count = self._count
-        return max(count - effective, _LEAST * count) / max(self._squares(point.outputs), _TINY)
+        return max(count - effective, _LEAST * count) / max(self._squares(outputs), _TINY)
 
     @property
     def _count(self) -> int:

@@ -17,7 +17,7 @@ from coset.curvature.measure import Curvature, Cuts, Measured
 from coset.curvature.sampled import MonteCarloFisher
 from coset.curvature.subspace import Span, approach
 from coset.curvature.tangent import Form, Point, Tangent
-from coset.inference.doubts import unfinished
+from coset.inference.doubts import unfinished, unheard
 from coset.inference.precisions.by_evidence import ByEvidence
 from coset.inference.precisions.grouping import Groups
 from coset.inference.precisions.noise import Residuals
@@ -167,18 +167,14 @@ class Tuner:
 
     @cached_property
     def _natural(self) -> Float[Tensor, " g"]:
-        """``D_g / |θ̃_g|²``; one for groups that are all zero."""
-        norms = self._norms(self.tangent.layout.flatten(self.tangent.weights))
-        sizes = torch.bincount(self.groups.labels, minlength=len(norms))
-        return torch.where(norms > 0, sizes / norms.clamp_min(1e-300), 1.0)
+        return self.groups.natural(self._norms(self.tangent.layout.flatten(self.tangent.weights)))
 
     @cached_property
     def _residuals(self) -> Residuals:
         return Residuals(self.tangent)
 
     def _norms(self, flat: Float[Tensor, " p"]) -> Float[Tensor, " g"]:
-        norms = flat.new_zeros(len(self.groups.names), dtype=torch.float64)
-        return norms.index_add_(0, self.groups.labels, flat.double().square())
+        return self.groups.sums(flat.double().square())
 
     def _model(self, state: _State) -> Tangent:
         if not self.learn_noise:
@@ -275,7 +271,8 @@ class Tuner:
         precision = best_precision(spectrum, norms, precision, natural=self._natural, sweeps=sweeps)
         if self.learn_noise:
             gamma = float(spectrum.effective(precision).sum())
-            noise = min(self._residuals.precision(state.point, gamma), self._residuals.most_certain)
+            free = self._residuals.precision(state.point.outputs, gamma)
+            noise = min(free, self._residuals.most_certain)
         return replace(state, precision=precision, noise=noise)
 
     def _change(self, before: _State, after: _State) -> float:
@@ -306,15 +303,8 @@ class Tuner:
     def _result(self, state: _State) -> Tuned:
         spectrum = state.spectrum.scaled(state.noise)
         gamma = spectrum.effective(state.precision)
-        warnings = list(self.groups.notes)
-        off = switched_off(spectrum, state.precision)
-        if off:
-            listed = ", ".join(self.groups.names[group] for group in off[:4])
-            warnings.append(
-                f"{len(off)} of {len(gamma)} groups switched off (the data say nothing of them): "
-                + listed
-                + (" …" if len(off) > 4 else "")
-            )
+        off = [self.groups.names[group] for group in switched_off(spectrum, state.precision)]
+        warnings = [*self.groups.notes, *unheard(off, len(gamma))]
         if state.point is not None and not state.point.converged:
             warnings.append("the mode of the tangent model was not found to full accuracy")
         diagnostics = {
@@ -325,7 +315,7 @@ class Tuner:
         if self.learn_noise:
             diagnostics["noise"] = state.noise**-0.5
             assert state.point is not None
-            free = self._residuals.precision(state.point, float(gamma.sum()))
+            free = self._residuals.precision(state.point.outputs, float(gamma.sum()))
             warnings.extend(unfinished(self._residuals.most_certain, free))
         return Tuned(
             state.precision,
