@@ -78,7 +78,7 @@ class ByWeights:
 
     restarts: int = 0
     anchored: bool = True
-    soft: int = 4
+    soft: int = 3
     sweeps: int = 100
     scales: Scales = "automatic"
 
@@ -257,7 +257,8 @@ def ascend(
     if by.anchored and by.soft and isinstance(found.run, PlainAscent) and found.run.in_doubt():
         soft = again()
         assert isinstance(soft, PlainAscent)
-        soft.soft_start(names, by.soft)
+        for name, turn in found.run.softly(names, by.soft):
+            soft.move(name, turn)
         found = found.or_higher(_Run.of(soft, names, by))
     for _ in range(by.restarts):
         run = again()
