@@ -152,7 +152,7 @@ def begin(
 ) -> Ascent | PlainAscent:
     """An ascent from weights that an element has led to: the lean one where it will do."""
     axes = axes_of(group)
-    if axes is None or not all(w.is_cpu for w in aligned.values()):
+    if axes is None or not all(map(attrgetter("is_cpu"), aligned.values())):
         return Ascent(group, make_plans(group), to, aligned, element)
     return PlainAscent(group, axes, to, aligned, element)
 

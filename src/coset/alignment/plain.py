@@ -25,7 +25,7 @@ from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
 
-_WORTHWHILE = 2**18
+_WORTHWHILE = 2**17
 """Numbers from which it is tried to leave them out."""
 
 
@@ -143,8 +143,7 @@ class PlainAscent:
         flips = flips_of(worth, len(self.axes.signs[name]))
         if flips is not None:
             worth *= flips[: len(worth)]
-        gained = np.add.reduce(worth, None, np.float64)
-        gained -= np.add.reduce(_diagonals(totals), None, np.float64)
+        gained = np.add.reduce(worth - _diagonals(totals), None, np.float64)
         moves = gained > self.precision * np.add.reduce(np.abs(worth), None)
         self._solved[name] = best, chosen if moves else self.axes.places[name]
         if not moves:
@@ -165,12 +164,11 @@ class PlainAscent:
         if name not in self._solved or len(self._taken[name]) < len(self.axes.terms[name]):
             return False  # nothing is compared, or a part has proved that all stay
         best, order = self._solved[name]
-        own = best.take(self.axes.rows[name] + order)
-        if np.count_nonzero(best >= np.minimum.reduce(own)) == len(own):
-            return False  # every unit is worth more at home than any is elsewhere
-        half = own / 2
-        nearer = taken(best, order, 1) - half > half[:, None] + self.precision * np.abs(half).max()
-        return bool(nearer.any())
+        half = best.take(self.axes.rows[name] + order) / 2
+        prices = np.empty_like(half)
+        prices[order] = half
+        limits = half + self.precision * np.maximum.reduce(np.abs(half))
+        return bool((best - prices > limits[:, None]).any())
 
     def _stays(self, name: str) -> bool:
         """Whether a part of the terms proves that nothing moves: then the rest is not compared."""
@@ -184,8 +182,9 @@ class PlainAscent:
         rest = [term for k, term in enumerate(terms) if k not in known]
         best, signs = self._best(name, totals), len(self.axes.signs[name])
         prices: Matrix | float = 0.0
-        to, now = self._to.compared(name), self._own.held.compared(name)
-        if to is not None and now is not None:
+        vectors = self.axes.strips[name].compared
+        if vectors:
+            to, now = self._to.rows[name][:vectors], self._own.rows[name][:vectors]
             prices = np.add.reduce((now - to) * now, 0) / 2
         return surely_stay(Known(best, _diagonals(totals), signs, prices), rest, self._sides)
 
@@ -202,7 +201,8 @@ class PlainAscent:
         for k in range(len(terms)) if among is None else among:
             if k not in known:
                 known.add(k)
-                add_products(totals[terms[k].slot], *self._sides(terms[k]), terms[k])
+                term = terms[k]
+                add_products(totals[term.slot], *self._sides(term), term)
         return totals
 
     def _known(self, name: str) -> Matrix:
