@@ -6,7 +6,7 @@
 for three epochs; *stream*: residual perceptrons with three blocks of 64 units on a stream of 64,
 trained on 5,000 digits of MNIST for five; *perceptron*: 784-256-256-256-10, on 10,000 for four.  A
 pair is matched in both directions, by permutations and signs alone.  Printed are objectives and
-processor seconds of ours with no, four (the default) and twelve soft rounds; met is at least the
+processor seconds of ours with no, three (the default) and twelve soft rounds; met is at least the
 best of the ten loops, by the default.  Then, in the first direction, the barriers of the loss on
 held-out pictures (norms reset), not aligned, after the best of the ten loops, and after ours.  Set
 OMP_NUM_THREADS=1.

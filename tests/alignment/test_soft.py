@@ -14,6 +14,8 @@ from coset import discover, weights_of
 from coset.alignment.by_weights import ByWeights
 from coset.alignment.held import Held
 from coset.alignment.match import match
+from coset.alignment.moving import Turn
+from coset.alignment.plain import PlainAscent
 from coset.alignment.sinkhorn import sinkhorn
 from coset.alignment.soft import SoftPermutations, soft_permutation
 from coset.alignment.whole_axes import axes_of
@@ -52,6 +54,25 @@ def test_gains_are_derivatives_of_the_mixed_objective(problem, generator):  # no
     for name, leaf in leaves.items():
         found = soft.gains(name)
         torch.testing.assert_close(torch.from_numpy(found), leaf.grad[: len(found)])
+
+
+def test_only_factors_that_are_read_before_they_are_solved_are_sent_somewhere(problem):  # noqa: F811
+    """From there a sweep ends where it does from all moves: the others it solves first."""
+    group, a, b = problem
+    axes = axes_of(group)
+    order = sorted(axes.plans, key=lambda name: len(axes.plans[name].terms))
+    first = PlainAscent(group, axes, a, b, group.identity())
+    moves = dict(first.softly(order, 2))
+    assert order[0] not in moves
+    some, every = (PlainAscent(group, axes, a, b, group.identity()) for _ in range(2))
+    for name in order:
+        if name in moves:
+            some.move(name, moves[name])
+        size = len(axes.places[name])
+        every.move(name, moves.get(name, Turn(np.arange(size)[::-1].copy())))
+    for run in (some, every):
+        run.sweep(order, most=100)
+    assert some.objective() == pytest.approx(every.objective(), rel=1e-12)
 
 
 @pytest.mark.parametrize("hardness", [0.5, 4.0])

@@ -90,18 +90,18 @@ class MixedTerm:
         slot: As in the term.
         other: The other factor; ``None``: there is none.
         other_slot: The number of the sign among those along the other factor, or of no sign.
-        order_of_to: The axes of the tensor of ``to``: the factor's, the rest, the other's.
-        order_of_own: The axes of the own tensor: the rest, the other's, the factor's.
-        shape: Numbers of the rest, of units of the other and of the factor.
+        order: The axes of the tensor: the other's, the rest, the factor's.
+        others: How many units the other has; of no other one.
+        units: How many the factor has.
     """
 
     tensor: str
     slot: int
     other: str | None
     other_slot: int
-    order_of_to: tuple[int, ...]
-    order_of_own: tuple[int, ...]
-    shape: tuple[int, int, int]
+    order: tuple[int, ...]
+    others: int
+    units: int
 
 
 @dataclass(frozen=True)
@@ -223,9 +223,9 @@ class Axes:
             slot=term.slot,
             other=None if other is None else other.factor,
             other_slot=0 if other is None else slot_of(other.sign, self.signs[other.factor]),
-            order_of_to=(own, *rest, *places),
-            order_of_own=(*rest, *places, own),
-            shape=(prod(view[d] for d in rest), prod(view[d] for d in places), view[own]),
+            order=(*places, *rest, own),
+            others=prod(view[d] for d in places),
+            units=view[own],
         )
 
     @cached_property

@@ -78,7 +78,7 @@ class ByWeights:
 
     restarts: int = 0
     anchored: bool = True
-    soft: int = 4
+    soft: int = 3
     sweeps: int = 100
     scales: Scales = "automatic"
 
@@ -152,7 +152,7 @@ def begin(
 ) -> Ascent | PlainAscent:
     """An ascent from weights that an element has led to: the lean one where it will do."""
     axes = axes_of(group)
-    if axes is None or not all(w.is_cpu for w in aligned.values()):
+    if axes is None or not all(map(attrgetter("is_cpu"), aligned.values())):
         return Ascent(group, make_plans(group), to, aligned, element)
     return PlainAscent(group, axes, to, aligned, element)
 
@@ -257,7 +257,8 @@ def ascend(
     if by.anchored and by.soft and isinstance(found.run, PlainAscent) and found.run.in_doubt():
         soft = again()
         assert isinstance(soft, PlainAscent)
-        soft.soft_start(names, by.soft)
+        for name, turn in found.run.softly(names, by.soft):
+            soft.move(name, turn)
         found = found.or_higher(_Run.of(soft, names, by))
     for _ in range(by.restarts):
         run = again()

@@ -63,7 +63,8 @@ def check_shapes(group: SymmetryGroup, weights: Weights, what: str) -> int:
     if weights.keys() != group.shapes.keys():
         _check_names(group, weights, what)
     check_floating(weights, group.shapes, what)
-    if [weights[name].shape for name in group.shapes] == list(group.shapes.values()):
+    given = map(attrgetter("shape"), map(weights.__getitem__, group.shapes))
+    if list(given) == list(group.shapes.values()):
         return 0
     leads = {name: weights[name].dim() - len(shape) for name, shape in group.shapes.items()}
     lead = min(leads.values())
@@ -96,7 +97,7 @@ def _check_names(group: SymmetryGroup, weights: Weights, what: str) -> None:
 def check_floating(weights: Weights, names: Iterable[str], what: str) -> None:
     """Refuses whole numbers where a network has real ones."""
     kinds = set(map(attrgetter("dtype"), map(weights.__getitem__, names)))
-    if not all(kind.is_floating_point for kind in kinds):
+    if not all(map(attrgetter("is_floating_point"), kinds)):
         wrong = [name for name in names if not weights[name].is_floating_point()]
         raise CosetError(
             f"got {what} with {wrong[0]!r} of type {weights[wrong[0]].dtype}",

@@ -107,6 +107,8 @@ def match(
 
 def check_by(by: object) -> None:
     """Refuses what is no way of matching."""
+    if isinstance(by, ByWeights):
+        return  # the common case: to ask for protocols takes long
     if isinstance(by, type) or not isinstance(by, By):
         what = by.__name__ if isinstance(by, type) else repr(by)
         raise CosetError(

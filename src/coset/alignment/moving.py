@@ -69,7 +69,7 @@ class Moving:
         self._begin = element
         self._at_identity = element is group.remembered("identity", group.identity)
         self._before = axes.places if self._at_identity else _arrays(element.permutations)
-        self._late: dict[str, list[tuple[int, Indices, Matrix | None]]] = {}
+        self._late: dict[str, list[tuple[Touched, Turn]]] = {}
         self._fresh: set[str] = set()  # copies made here, which may be written to
 
     # -- what is there now -----------------------------------------------------------------------
@@ -79,8 +79,8 @@ class Moving:
         late = self._late.pop(name, None)
         if late is not None:
             array = self._held.arrays[name]
-            for place, order, flips in late:
-                array = moved(array, place, order, flips)
+            for touched, by in late:
+                array = moved(array, touched.place, by.order, by.signs(touched.slot))
             self._held.arrays[name] = array
             self._fresh.add(name)
         return self._held.arrays[name]
@@ -171,8 +171,7 @@ class Moving:
 
     def turn_later(self, touched: Touched, by: Turn) -> None:
         """Moves one axis of a matrix when it is next read."""
-        late = (touched.place, by.order, by.signs(touched.slot))
-        self._late.setdefault(touched.tensor, []).append(late)
+        self._late.setdefault(touched.tensor, []).append((touched, by))
 
     def turn_now(self, touched: Touched, by: Turn) -> Matrix:
         """Moves one axis of a matrix; returns by how much it changes, in few places if so."""

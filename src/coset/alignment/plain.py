@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from coset.alignment import strips
-from coset.alignment.assignment import Matrix, best_permutation
+from coset.alignment.assignment import Indices, Matrix, best_permutation
 from coset.alignment.axes import Axes, AxisTerm, Touched
 from coset.alignment.held import Held, inner_product
 from coset.alignment.moving import Moving, Turn
@@ -25,7 +25,7 @@ from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
 
-_WORTHWHILE = 2**18
+_WORTHWHILE = 2**17
 """Numbers from which it is tried to leave them out."""
 
 
@@ -49,6 +49,7 @@ class PlainAscent:
         self._to, self._own = Held.of(axes, to), Moving(group, axes, source, element)
         self._totals: dict[str, Matrix] = {}
         self._turns: dict[str, Turn] = {}  # moves that totals wait for
+        self._solved: dict[str, tuple[Matrix, Indices]] = {}  # the best gains, and what they led to
         self._taken: dict[str, set[int]] = {name: set() for name in axes.terms}
         self._settled: set[str] = set()
         kinds = (tensor.numpy().dtype for tensor in source.values())
@@ -104,12 +105,11 @@ class PlainAscent:
         for name, terms in self.axes.anchored:
             self.step(name, terms)
 
-    def soft_start(self, order: Sequence[str], rounds: int) -> None:
-        """Moves all factors to where soft permutations point after some rounds."""
+    def softly(self, order: Sequence[str], rounds: int) -> Iterator[tuple[str, Turn]]:
+        """For each factor the move that soft permutations point to after some rounds from here."""
         soft = SoftPermutations(self.axes, self._to, self._own.held)
-        soft.soften(order, rounds)
-        for name, turn in soft.turns():
-            self._move(name, turn)
+        soft.soften({name: self._gains(name, None) for name in order}, rounds)
+        return soft.turns()
 
     def sweep(self, order: Sequence[str], *, most: int) -> int:
         """Solves factors in turn until none can be improved; returns the number of sweeps."""
@@ -137,16 +137,18 @@ class PlainAscent:
             self._settled.add(name)
         if not len(totals):
             return False
-        chosen = best_permutation(self._best(name, totals), self._own.home(name))
+        best = self._best(name, totals)
+        chosen = best_permutation(best, self._own.home(name))
         worth = worth_at(totals, self.axes.rows[name] + chosen)
         flips = flips_of(worth, len(self.axes.signs[name]))
         if flips is not None:
             worth *= flips[: len(worth)]
-        gained = np.add.reduce(worth, None, np.float64)
-        gained -= np.add.reduce(_diagonals(totals), None, np.float64)
-        if gained <= self.precision * np.add.reduce(np.abs(worth), None):
+        gained = np.add.reduce(worth - _diagonals(totals), None, np.float64)
+        moves = gained > self.precision * np.add.reduce(np.abs(worth), None)
+        self._solved[name] = best, chosen if moves else self.axes.places[name]
+        if not moves:
             return False
-        self._move(name, Turn(chosen, flips))
+        self.move(name, Turn(chosen, flips))
         return True
 
     def in_doubt(self) -> bool:
@@ -159,22 +161,14 @@ class PlainAscent:
         ``2 A[i, j] > A[i, i] + A[j, j]`` says that unit ``j`` is nearer to place ``i`` than the two
         are to their own, in the mean.  Between copies, where ``A[i, j]`` is ``<w_i, w_j>``, never.
         """
-        if len(self._taken[name]) < len(self.axes.terms[name]):
-            return False  # a part has proved that all stay
-        totals, turn = self._totals.get(name), self._turns.get(name)
-        if totals is None:
-            totals = self._known(name)
-        if not len(totals):
-            return False
-        best = self._best(name, totals)
-        order = self.axes.places[name] if turn is None else turn.order
-        own = best.reshape(-1)[self.axes.rows[name] + order]
-        if np.count_nonzero(best >= own.min()) == len(own):
-            return False  # every unit is worth more at home than any is elsewhere
-        half = own / 2
-        elsewhere = best if turn is None else taken(best, order, 1)
-        nearer = elsewhere - half > half[:, None] + self.precision * np.abs(half).max()
-        return bool(nearer.any())
+        if name not in self._solved or len(self._taken[name]) < len(self.axes.terms[name]):
+            return False  # nothing is compared, or a part has proved that all stay
+        best, order = self._solved[name]
+        half = best.take(self.axes.rows[name] + order) / 2
+        prices = np.empty_like(half)
+        prices[order] = half
+        limits = half + self.precision * np.maximum.reduce(np.abs(half))
+        return bool((best - prices > limits[:, None]).any())
 
     def _stays(self, name: str) -> bool:
         """Whether a part of the terms proves that nothing moves: then the rest is not compared."""
@@ -188,8 +182,9 @@ class PlainAscent:
         rest = [term for k, term in enumerate(terms) if k not in known]
         best, signs = self._best(name, totals), len(self.axes.signs[name])
         prices: Matrix | float = 0.0
-        to, now = self._to.compared(name), self._own.held.compared(name)
-        if to is not None and now is not None:
+        vectors = self.axes.strips[name].compared
+        if vectors:
+            to, now = self._to.rows[name][:vectors], self._own.rows[name][:vectors]
             prices = np.add.reduce((now - to) * now, 0) / 2
         return surely_stay(Known(best, _diagonals(totals), signs, prices), rest, self._sides)
 
@@ -206,7 +201,8 @@ class PlainAscent:
         for k in range(len(terms)) if among is None else among:
             if k not in known:
                 known.add(k)
-                add_products(totals[terms[k].slot], *self._sides(terms[k]), terms[k])
+                term = terms[k]
+                add_products(totals[term.slot], *self._sides(term), term)
         return totals
 
     def _known(self, name: str) -> Matrix:
@@ -239,7 +235,7 @@ class PlainAscent:
 
     # -- moving ----------------------------------------------------------------------------------
 
-    def _move(self, name: str, by: Turn) -> None:
+    def move(self, name: str, by: Turn) -> None:
         """Moves the units of a factor, and brings gains up to date."""
         self.__dict__.pop("aligned", None)
         if name in self._totals:
@@ -287,7 +283,7 @@ class PlainAscent:
             slots = np.ones((len(signs) + 1, len(order)), self._kind)
             for sign in flips.keys() & set(signs):
                 slots[signs.index(sign)] = flips[sign].numpy()
-        self._move(name, Turn(order.numpy(), slots))
+        self.move(name, Turn(order.numpy(), slots))
 
 
 def _diagonals(totals: Matrix) -> Matrix:

@@ -9,11 +9,10 @@ and ``β`` grows from round to round.  A hard step decides at once what all late
 soft one keeps in play what is about as good.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import sqrt
 
 import numpy as np
-import torch
 
 from coset.alignment import strips
 from coset.alignment.assignment import Matrix, best_permutation
@@ -21,7 +20,6 @@ from coset.alignment.axes import Axes, MixedTerm
 from coset.alignment.held import Held
 from coset.alignment.moving import Turn
 from coset.alignment.slots import flips_of, with_best_signs, worth_at
-from coset.alignment.unit_products import LARGE
 
 _HARDNESS = (1.0, 4.0)
 """β of the first and of the last round; of a single one the first."""
@@ -43,7 +41,7 @@ class SoftPermutations:
 
     def __init__(self, axes: Axes, to: Held, own: Held) -> None:
         assert axes.mixed is not None
-        self.mixing: dict[str, Matrix] = {}
+        self.mixing: dict[str, Sequence[Matrix]] = {}
         self._axes = axes
         self._terms = axes.mixed
         self._to, self._own = to, own
@@ -52,28 +50,41 @@ class SoftPermutations:
         self._copies: dict[tuple[str, str], tuple[Matrix, Matrix]] = {}
         self._keep = sum(array.size for array in own.arrays.values()) <= _KEPT
 
-    def soften(self, order: Sequence[str], rounds: int) -> None:
-        """Looks at all factors in turn, some times over."""
+    def soften(self, known: Mapping[str, Matrix], rounds: int) -> None:
+        """Looks at all factors in turn, some times over.
+
+        Args:
+            known: What units are worth as they are: gains to begin with, all factors at once.
+            rounds: How often gains are summed up again.
+        """
+        for name, gains in known.items():
+            self._soften(name, gains, _HARDNESS[0])
         for hardness in np.geomspace(*_HARDNESS, rounds):
-            for name in order:
-                self._look(name, float(hardness))
+            for name in known:
+                self._soften(name, self.gains(name), float(hardness))
 
     def turns(self) -> Iterator[tuple[str, Turn]]:
-        """For each factor the hard move that was worth most when it was last looked at."""
+        """For each factor the hard move that was worth most when it was last looked at.
+
+        Those that are solved in this order before any other reads where they are need none.
+        """
+        solved: set[str] = set()
         for name, gains in self._last.items():
+            solved.add(name)
+            if self._axes.plans[name].neighbours & solved == {name}:
+                continue
             signs = len(self._axes.signs[name])
             chosen = best_permutation(with_best_signs(gains, signs))
             worth = worth_at(gains, self._axes.rows[name] + chosen)
             yield name, Turn(chosen, flips_of(worth, signs))
 
-    def _look(self, name: str, hardness: float) -> None:
-        gains, signs = self.gains(name), len(self._axes.signs[name])
+    def _soften(self, name: str, gains: Matrix, hardness: float) -> None:
         if not len(gains):
             return
+        signs = len(self._axes.signs[name])
         shares = soft_permutation(with_best_signs(gains, signs), hardness)
-        mixing = np.repeat(shares[None], signs + 1, 0)
-        np.copysign(mixing[:signs], gains[:signs], out=mixing[:signs])
-        self._last[name], self.mixing[name] = gains, mixing
+        self.mixing[name] = (*np.copysign(shares, gains[:signs]), shares)
+        self._last[name] = gains
 
     def gains(self, name: str) -> Matrix:
         """What unit ``j`` is worth in place ``i``, slot by slot, as the others mix theirs."""
@@ -82,7 +93,7 @@ class SoftPermutations:
         gains = self._unmixed[name].copy()
         for term in self._terms[name]:
             if term.other is not None:
-                self._add(gains, name, term, self.mixing.get(term.other))
+                self._add(gains, name, term)
         return gains
 
     def _without_others(self, name: str) -> Matrix:
@@ -94,28 +105,29 @@ class SoftPermutations:
             gains = np.zeros((strip.depth, size, size), self._own.vectors.dtype)
         for term in self._terms[name]:
             if term.other is None:
-                self._add(gains, name, term, None)
+                self._add(gains, name, term)
         return gains
 
-    def _add(self, gains: Matrix, name: str, term: MixedTerm, mixing: Matrix | None) -> None:
+    def _add(self, gains: Matrix, name: str, term: MixedTerm) -> None:
         """Adds the gains in one tensor."""
         to, own = self._arranged(name, term)
-        if mixing is not None:
-            own = _product(mixing[term.other_slot], own)
-        gains[term.slot] += _product(to, own.reshape(to.shape[1], -1))
+        if term.other in self.mixing:
+            rows = own.reshape(term.others, -1)
+            own = np.dot(self.mixing[term.other][term.other_slot], rows).reshape(own.shape)
+        gains[term.slot] += np.dot(to.T, own)
 
     def _arranged(self, name: str, term: MixedTerm) -> tuple[Matrix, Matrix]:
-        """A tensor of ``to`` as (unit, rest and other unit), of the own as (rest, other, unit).
+        """A tensor of both as matrices: units of the other factor and the rest, then the units.
 
-        So units are mixed by one product for each of the rest, and compared by one for all.
+        So units of the other are mixed by one product, and those of the factor compared by one.
         """
         found = self._copies.get((name, term.tensor))
         if found is None:
-            to, own = self._to.arrays[term.tensor], self._own.arrays[term.tensor]
-            found = (
-                to.transpose(term.order_of_to).reshape(term.shape[2], -1),
-                np.ascontiguousarray(own.transpose(term.order_of_own)).reshape(term.shape),
+            to, own = (
+                held.arrays[term.tensor].transpose(term.order).reshape(-1, term.units)
+                for held in (self._to, self._own)
             )
+            found = to, own
             if self._keep and term.other is not None:
                 self._copies[name, term.tensor] = found
         return found
@@ -133,17 +145,14 @@ def soft_permutation(gains: Matrix, hardness: float) -> Matrix:
     flat = gains.reshape(-1)
     variance = float(np.dot(flat, flat)) / flat.size - (float(np.add.reduce(flat)) / flat.size) ** 2
     scale = hardness / (sqrt(max(variance, 0.0)) or 1.0)
-    soft: Matrix = np.exp((gains - np.maximum.reduce(gains, 1)[:, None]) * scale)
+    gains -= np.maximum.reduce(gains, 1)[:, None]
+    gains *= scale
+    soft: Matrix = np.exp(gains, out=gains)
     soft += np.finfo(soft.dtype).tiny ** 0.75  # a unit that fits nowhere is nowhere and everywhere
-    for _ in range(_NORMALISED):
-        soft /= np.add.reduce(soft, 1)[:, None]
-        soft /= np.add.reduce(soft, 0)
+    columns = np.ones(len(soft), soft.dtype)
+    for _ in range(_NORMALISED):  # what rows and columns are multiplied by
+        rows = 1 / np.dot(soft, columns)
+        columns = 1 / np.dot(rows, soft)
+    soft *= rows[:, None]
+    soft *= columns
     return soft
-
-
-def _product(left: Matrix, right: Matrix) -> Matrix:
-    if right.size < LARGE:
-        found: Matrix = np.matmul(left, right)
-    else:
-        found = torch.matmul(torch.from_numpy(left), torch.from_numpy(right)).numpy()
-    return found

@@ -1,10 +1,13 @@
 """A proof that units stay, from a part of what there is to compare.
 
-Let ``K`` be the gains in some tensors, with the best signs, ``d`` what units are worth where they
-are in all tensors, and ``a`` and ``b`` the norms of places and of units in the others.  Unit ``j``
-is worth at most ``K[i, j] + a[i] b[j]`` in place ``i``.  If for some prices ``v`` that is less than
-``d[i] - v[i] + v[j]`` whenever ``i ≠ j``, every other permutation is worse: summed over its cycles
-the prices cancel.
+Let ``K`` be the gains in some tensors, with the best signs, and ``e[i]`` the squared distance of
+place ``i`` and the unit in it in the others.  There place and unit are worth half their squared
+norms together, less ``e[i] / 2``, and any other unit, however flipped, at most half the squared
+norms.  Squared norms of units change no order of permutations.  So if for some prices ``v``
+
+    K[i, j] - v[j] < K[i, i] - v[i] - e[i] / 2
+
+whenever ``i ≠ j``, every other permutation is worse: summed over its cycles the prices cancel.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,11 +16,9 @@ from math import prod
 
 import numpy as np
 
-from coset.alignment.assignment import Indices, Matrix
+from coset.alignment.assignment import Matrix
 from coset.alignment.axes import AxisTerm
 
-_SAMPLE = 4
-"""Units that are tried before all are."""
 _MARGIN = 1e-3
 """Relative difference that rounding cannot make."""
 
@@ -39,11 +40,6 @@ class Known:
     signs: int
     prices: Matrix | float
 
-    def among(self, units: Indices) -> "Known":
-        """The same for some units."""
-        prices = self.prices if isinstance(self.prices, float) else self.prices[units]
-        return Known(self.best[units[:, None], units], self.worth[:, units], self.signs, prices)
-
 
 Sides = Callable[[AxisTerm], tuple[Matrix, Matrix]]
 """The tensor of a term in both networks."""
@@ -57,36 +53,21 @@ def surely_stay(known: Known, rest: Sequence[AxisTerm], sides: Sides) -> bool:
         rest: The terms that were not compared.
         sides: Gives their tensors.
     """
-    size = len(known.best)
-    few = np.arange(0, size, max(size // _SAMPLE, 1))
-
-    def sample(term: AxisTerm) -> tuple[Matrix, Matrix]:
-        to, now = sides(term)
-        return to.take(few, term.own.place), now.take(few, term.own.place)
-
-    # another term can only make it worse, and so can other units: most fail here
-    largest = max(rest, key=lambda term: term.features)
-    return _stay(known.among(few), [largest], sample) and _stay(known, rest, sides)
-
-
-def _stay(known: Known, rest: Sequence[AxisTerm], sides: Sides) -> bool:
-    worth, squares = known.worth.copy(), np.zeros((2, len(known.best)))
-    for term in rest:
-        to, now = sides(term)
-        worth[term.slot] += unit_products(to, now, term)
-        squares[0] += unit_products(to, to, term)
-        squares[1] += unit_products(now, now, term)
-    if (worth[: known.signs] < 0).any():
-        return False
-    total = worth.sum(0)
+    total = np.add.reduce(known.worth, 0)
     prices = total / 2 + known.prices
-    places, units = np.sqrt(squares).astype(total.dtype)
-    most = np.multiply.outer(places, units)
-    most += known.best
-    most -= prices
-    np.fill_diagonal(most, -np.inf)
-    margin = _MARGIN * np.abs(total).max()
-    return bool((np.maximum.reduce(most, 1) < total - prices - margin).all())
+    others = known.best - prices
+    np.fill_diagonal(others, -np.inf)
+    lead = total - prices - np.maximum.reduce(others, 1)
+    worth, margin = known.worth.copy(), _MARGIN * np.maximum.reduce(np.abs(total))
+    for term in rest:
+        if not np.minimum.reduce(lead) > margin:
+            return False  # another term can only make it less
+        to, now = sides(term)
+        apart = to - now
+        lead -= unit_products(apart, apart, term) / 2
+        if term.slot < known.signs:
+            worth[term.slot] += unit_products(to, now, term)
+    return bool(np.minimum.reduce(lead) > margin) and not (worth[: known.signs] < 0).any()
 
 
 def unit_products(left: Matrix, right: Matrix, term: AxisTerm) -> Matrix:

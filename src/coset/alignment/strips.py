@@ -14,9 +14,6 @@ from torch import Tensor
 
 from coset.alignment.assignment import Indices, Matrix
 
-_WIDE = 512
-"""Units from which torch multiplies so few rows faster than numpy."""
-
 
 @dataclass(frozen=True)
 class Strip:
@@ -114,8 +111,5 @@ def products(strip: Strip, left: Matrix, right: Matrix) -> Matrix:
     """
     rows, size = strip.compared, left.shape[1]
     stacked, own = (left[:rows].T * strip.parts).reshape(-1, rows), right[:rows]
-    if size < _WIDE:
-        found: Matrix = np.dot(stacked, own)
-    else:
-        found = (torch.from_numpy(stacked) @ torch.from_numpy(own)).numpy()
+    found: Matrix = np.dot(stacked, own)
     return found.reshape(strip.depth, size, size)

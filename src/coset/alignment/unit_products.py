@@ -7,7 +7,7 @@ from coset.alignment.assignment import Indices, Matrix
 from coset.alignment.axes import AxisTerm
 
 LARGE = 2**16
-"""Numbers from which torch multiplies faster than numpy, and gathers faster along last axes."""
+"""Numbers from which torch gathers faster than numpy along last axes."""
 
 
 def add_products(total: Matrix, left: Matrix, right: Matrix, term: AxisTerm) -> None:
@@ -16,10 +16,7 @@ def add_products(total: Matrix, left: Matrix, right: Matrix, term: AxisTerm) -> 
         left, right = left.transpose(term.arrangement), right.transpose(term.arrangement)
     one, other = left.reshape(term.matrix), right.reshape(term.matrix)
     one, other = (one.T, other) if term.own.place else (one, other.T)
-    if left.size < LARGE:
-        total += np.dot(one, other)
-    else:
-        torch.from_numpy(total).addmm_(torch.from_numpy(one), torch.from_numpy(other))
+    total += np.dot(one, other)
 
 
 def moved(array: Matrix, place: int, order: Indices, flips: Matrix | None) -> Matrix:

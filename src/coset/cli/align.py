@@ -62,7 +62,7 @@ def align(
             first; by weights only.
         restarts: Further runs, each from the best so far with some units shuffled; none if nothing
             is said; the best is kept; by weights only.
-        soft: Rounds of soft permutations before units are sent somewhere, 4 if nothing is said;
+        soft: Rounds of soft permutations before units are sent somewhere, 3 if nothing is said;
             more match better and take longer; by weights only.
         data: A data set (digits, mnist, fashion_mnist, ...) or a safetensors file with inputs and
             targets: shows the barrier of the loss between the networks, before and after.
