@@ -152,6 +152,16 @@ def test_archives_are_unpacked_and_not_kept(served, tmp_path, name, write):
     assert (stale / "one.bin").read_bytes() == b"1"
 
 
+def test_a_folder_that_another_process_has_brought_stays(served, tmp_path):
+    """Taking it away would leave a moment without it."""
+    write_zip(served / "a.zip", {"in/one.bin": b"1", "in/two.bin": b"2"})
+    fetch(remote_of(served / "a.zip"), tmp_path / "to")
+    before = (tmp_path / "to" / "in").stat().st_ino
+    fetch(remote_of(served / "a.zip"), tmp_path / "to")
+    assert (tmp_path / "to" / "in").stat().st_ino == before
+    assert everything_in(tmp_path / "to") == ["in", "in/one.bin", "in/two.bin"]
+
+
 def test_an_archive_that_points_outside_is_refused(served, tmp_path):
     write_tar(served / "a.tar.gz", {"../outside.bin": b"1"})
     with pytest.raises(CosetError, match="cannot be unpacked"):

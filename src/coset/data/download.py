@@ -105,10 +105,22 @@ def _fetch_from(url: str, remote: Remote, folder: Path, progress: Progress | Non
 
 
 def _put(entry: Path, target: Path, scratch: Path) -> None:
-    # A folder cannot be renamed onto another; an older, incomplete one goes with the scratch.
+    # A folder cannot be renamed onto another; an older, incomplete one goes with the scratch. One
+    # that is the same was brought by a process beside us, and may be in use already.
     if target.is_dir():
+        if _files(target) == _files(entry):
+            return
         os.replace(target, scratch / f"old-{target.name}")
     os.replace(entry, target)
+
+
+def _files(folder: Path) -> dict[Path, int]:
+    """The files of a folder and their sizes."""
+    return {
+        path.relative_to(folder): path.stat().st_size
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @contextmanager
