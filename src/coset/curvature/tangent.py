@@ -18,6 +18,7 @@ from coset.bayes.likelihood import Likelihood
 from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
 from coset.curvature.jacobian import DIRECT, Jacobian
+from coset.curvature.line_search import lowest_along
 from coset.curvature.outputs import has_gradients, through_root
 from coset.errors import CosetError
 from coset.linalg import (
@@ -37,12 +38,6 @@ from coset.weights.layout import Layout
 Form = Literal["full", "simple"]
 Mean = Literal["tangent", "network", "newton"]
 Precision = float | Tensor | Mapping[str, float | Tensor] | GaussianPrior
-
-_ENOUGH = 1e-4
-"""Share of a step's length that may be left open: what it costs is of second order."""
-
-_TRIALS = 60
-"""Lengths of a step that are tried at most; two or three where outputs are not saturated."""
 
 
 @dataclass(frozen=True)
@@ -123,11 +118,11 @@ class Tangent:
         at = start if hessian == "network" else point
         if hessian == "tangent" and mean != "tangent":
             at = self._moving_mode(flat, form)
-        curvature = self._curvature(at.outputs)
+        curvature = self.exact_curvature(at.outputs)
         return self.log_joint(point, flat) - self._half_logdet(curvature, flat)
 
     def _newton_evidence(self, precision: Tensor, start: Point) -> Tensor:
-        curvature = self._curvature(start.outputs)
+        curvature = self.exact_curvature(start.outputs)
         gradient = self.gradient(start, precision).double().unsqueeze(1)
         gain = (gradient * solve(shift(curvature, precision.double()), gradient)).sum() / 2
         base = self.log_joint(start, precision) + gain
@@ -145,7 +140,7 @@ class Tangent:
         if not gradient.requires_grad:
             return found
         with torch.no_grad():
-            system = shift(self._curvature(found.outputs), precision.double())
+            system = shift(self.exact_curvature(found.outputs), precision.double())
         flat = found.flat - solve(system, gradient.double().unsqueeze(1)).squeeze(1).to(gradient)
         change = (self.jacobian @ (flat - found.flat)).reshape(self.outputs.shape)
         return replace(found, flat=flat, outputs=found.outputs + change)
@@ -231,7 +226,7 @@ class Tangent:
     ) -> tuple[Tensor, Tensor]:
         """The Newton direction, and what it does to the outputs."""
         if self.is_small:
-            system = shift(self._curvature(point.outputs), precision.double())
+            system = shift(self.exact_curvature(point.outputs), precision.double())
             direction = -solve(system, gradient.double().unsqueeze(1)).squeeze(1).to(gradient)
         else:
             direction = -conjugate_gradients(
@@ -268,11 +263,7 @@ class Tangent:
         return matrix is not None and min(self.jacobian.shape) * matrix.numel() <= DIRECT
 
     def exact_curvature(self, outputs: Tensor | None = None) -> LinearOperator:
-        """``Jᵀ B J`` with ``B`` at some outputs or the network's own, in double precision."""
-        return self._curvature(self.outputs if outputs is None else outputs)
-
-    def _curvature(self, outputs: Tensor) -> LinearOperator:
-        """The exact ``H = Jᵀ B J`` from the kept Jacobian, over weights or over outputs.
+        """``H = Jᵀ B J`` from the kept Jacobian, with ``B`` at some outputs or the network's own.
 
         In double precision: rounding in single leaves eigenvalues below zero that a small prior
         precision does not lift.
@@ -285,7 +276,7 @@ class Tangent:
                 "needed a Jacobian that fits the memory",
                 "use fewer data or Laplace(curvature=KFAC())",
             )
-        root = self.root(outputs).double()
+        root = self.root(self.outputs if outputs is None else outputs).double()
         rows = through_root(root, matrix.double(), self.outputs, transpose=True)
         if rows.shape[0] < rows.shape[1]:
             return LowRankPlusDiagonal(rows.new_zeros(rows.shape[1]), rows.mT)
@@ -305,30 +296,19 @@ class Tangent:
         return slope if slope.requires_grad and has_gradients(self.likelihood) else slope.detach()
 
     def _length(self, point: Point, direction: Tensor, change: Tensor, precision: Tensor) -> float:
-        """The minimum along a direction, by Newton's method on one number.
-
-        Kept between a length at which the log-joint still rises and one at which it falls: where
-        outputs are saturated there is no curvature, and Newton's method by itself jumps about.
-        """
+        """How far the minimum lies along a direction."""
         quadratic = float((precision * direction.square()).sum())
         linear = float((precision * direction * point.flat).sum())
-        length, low, high, last = 1.0, 0.0, math.inf, math.inf
-        for _ in range(_TRIALS):
+
+        def look(length: float) -> tuple[float, float]:
             outputs = point.outputs + length * change
             slope = float((self.slope(outputs) * change).sum()) + linear + length * quadratic
             rows = through_root(
                 self.root(outputs), change.reshape(-1, 1), self.outputs, transpose=True
             )
-            curvature = float(rows.square().sum()) + quadratic
-            step = slope / max(curvature, 1e-300)
-            low, high = (low, length) if slope > 0 else (length, high)
-            ahead = min(length - step, 2 * length + 1)
-            if high < math.inf and (not low < ahead < high or abs(step) > last / 2):
-                ahead = math.sqrt(low * high) if low > 0 else high / 16
-            length, last = ahead, abs(step)
-            if min(abs(step), high - low) <= _ENOUGH * length:
-                break
-        return length
+            return slope, float(rows.square().sum()) + quadratic
+
+        return lowest_along(look)
 
     def _flat(self, precision: Precision) -> Float[Tensor, " p"]:
         like = self.layout.flatten(self.weights)
