@@ -7,7 +7,7 @@ from torch import nn
 from coset import ByWeights, discover, match, models, weights_of
 from coset.alignment.by_weights import ascend
 from coset.alignment.norms import scaled_axes, stretching
-from coset.alignment.scales import fit_by_weights, fit_scales, spread
+from coset.alignment.scales import compare_scales, fit_by_weights, fit_scales
 from coset.symmetry.elements import Element
 
 
@@ -72,8 +72,10 @@ def test_spread_does_not_depend_on_the_order_of_units(generator):
     group, own, other = pair("residual", generator)
     element = Element(group.sample(generator=generator).permutations, group.identity().scales)
     moved = group.act(element, own)
-    assert spread(group, moved, other) == pytest.approx(spread(group, own, other), rel=1e-9)
-    assert spread(group, moved, own) < 1e-12
+    assert compare_scales(group, moved, other).spread == pytest.approx(
+        compare_scales(group, own, other).spread, rel=1e-9
+    )
+    assert compare_scales(group, moved, own).spread < 1e-12
 
 
 def test_spread_sees_a_rescaling_and_no_biases_near_zero(generator):
@@ -82,10 +84,10 @@ def test_spread_sees_a_rescaling_and_no_biases_near_zero(generator):
     own = weights_of(models.mlp(5, (6, 7), 3))
     quiet = {n: w * (1e-3 if n.endswith("bias") else 1) for n, w in own.items()}
     quieter = {n: w * (1e-6 if n.endswith("bias") else 1) for n, w in own.items()}
-    assert spread(group, quieter, quiet) < 0.01
+    assert compare_scales(group, quieter, quiet).spread < 0.01
     scales = {n: torch.linspace(0.3, 3, t.numel()) for n, t in group.identity().scales.items()}
     stretched = group.act(Element(group.identity().permutations, scales), quiet)
-    assert spread(group, stretched, quiet) > 0.5
+    assert compare_scales(group, stretched, quiet).spread > 0.5
 
 
 def test_unrelated_networks_are_compared_once(monkeypatch, generator):
@@ -104,10 +106,26 @@ def test_unrelated_networks_are_compared_once(monkeypatch, generator):
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_sums_tell_how_scales_change_the_distance(name, generator):
+    group, own, other = pair(name, generator)
+    axes, fitted = scaled_axes(group), fit_scales(group, own, other, most=2)
+    logs = {n: scales.log().flatten().numpy() for n, scales in fitted.scales.items()}
+    found = axes.change(logs, axes.squares(own), axes.products(own, other))
+
+    def distance(weights):
+        return sum(float((weights[n] - other[n]).square().sum()) for n in axes.views)
+
+    assert found == pytest.approx(distance(fitted.weights) - distance(own), rel=1e-9)
+    assert compare_scales(group, own, other).matters == (
+        distance(fit_scales(group, own, other, most=1).weights) < distance(own)
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_nothing_is_written_to_the_weights(name, generator):
     group, own, other = pair(name, generator)
     before = {n: w.clone() for n, w in (own | {f"to {k}": v for k, v in other.items()}).items()}
     fit_scales(group, own, other)
-    spread(group, own, other)
+    compare_scales(group, own, other)
     after = own | {f"to {k}": v for k, v in other.items()}
     assert all(torch.equal(before[n], after[n]) for n in before)

@@ -16,7 +16,7 @@ from coset.alignment.norms import stretching
 from coset.alignment.plain import PlainAscent
 from coset.alignment.plans import acted_on, counts, make_plans
 from coset.alignment.result import member_of
-from coset.alignment.scales import fit_scales, spread, with_scales
+from coset.alignment.scales import compare_scales, fit_scales, with_scales
 from coset.alignment.ties import settle_ties
 from coset.alignment.whole_axes import axes_of
 from coset.errors import CosetError
@@ -135,16 +135,20 @@ def solve(
     best, outcome = climb(source, target)
     if scales == "keep" or not stretching(group):
         return outcome
+    difference = compare_scales(group, best.aligned, target)
+    differ = difference.spread > _SUSPICIOUS
+    if not (difference.matters or differ):
+        return outcome
     before = _distance(best.aligned, target)
     trial = fit_scales(group, best.aligned, target, most=4)
     helps = 2 * _distance(trial.weights, target) < before
-    if helps or spread(group, best.aligned, target) > _SUSPICIOUS:
-        other, after = _rescaled(group, source, target, climb, before)
-        if helps:  # units may have been compared better as they are
-            fitted, left = _fitted(group, outcome, best.aligned, target)
-            other, after = (fitted, left) if left < after else (other, after)
-        return other if 2 * after < before else outcome
-    return outcome
+    if not (helps or differ):
+        return outcome
+    other, after = _rescaled(group, source, target, climb, before)
+    if helps:  # units may have been compared better as they are
+        fitted, left = _fitted(group, outcome, best.aligned, target)
+        other, after = (fitted, left) if left < after else (other, after)
+    return other if 2 * after < before else outcome
 
 
 def begin(

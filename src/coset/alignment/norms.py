@@ -5,7 +5,7 @@ over its other axes.  Scaling the tensor scales these sums, so a round costs as 
 pairs of units, not weights.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +56,50 @@ class ScaledAxes:
             tensor, over = weights[name].detach().reshape(view), self.summed[name]
             found[name] = (_summed(tensor, over) if over else tensor.double().square()).numpy()
         return found
+
+    def products(self, one: Weights, other: Weights) -> dict[str, Matrix]:
+        """For each tensor the products of two networks, summed over the same axes."""
+        found = {}
+        for name, view in self.views.items():
+            product, over = (
+                (one[name].detach() * other[name].detach()).view(view),
+                self.summed[name],
+            )
+            whole = product.sum(over, dtype=torch.float64) if over else product.double()
+            found[name] = whole.numpy()
+        return found
+
+    def unit_tables(self, squares: Mapping[str, Matrix]) -> Iterator[list[tuple[int, Matrix]]]:
+        """For each factor that acts on something its powers and the squares of its units."""
+        for places in filter(None, self.factors.values()):
+            yield [(a.power, unit_squares(squares[a.tensor], a.place)) for a in places]
+
+    def change(
+        self,
+        logs: Mapping[str, Matrix],
+        squares: Mapping[str, Matrix],
+        products: Mapping[str, Matrix],
+    ) -> float:
+        """By how much scales change the squared distance ``|s w - v|²`` to another network.
+
+        Args:
+            logs: The logarithms of ``s`` for each factor.
+            squares: The squares of ``w``.
+            products: Those of ``w`` and ``v``.
+        """
+        scales: dict[str, Matrix] = {}
+        for name, places in self.factors.items():
+            for axis in places:
+                shape = [1] * squares[axis.tensor].ndim
+                shape[axis.place] = -1
+                own = (axis.power * logs[name]).reshape(shape)
+                scales[axis.tensor] = scales.get(axis.tensor, 0.0) + own
+        total = 0.0
+        for name, sums in scales.items():
+            scale = np.exp(sums)
+            part = (scale * scale - 1) * squares[name] - 2 * (scale - 1) * products[name]
+            total += float(part.sum())
+        return total
 
 
 def stretching(group: SymmetryGroup) -> tuple[ScalingFactor, ...]:

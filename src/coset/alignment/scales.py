@@ -23,7 +23,6 @@ from coset.alignment.norms import (
     scaled_axes,
     scaled_sites,
     stretching,
-    unit_squares,
 )
 from coset.symmetry.action import region, scale_tensor_
 from coset.symmetry.elements import Element, Site
@@ -157,40 +156,61 @@ def _site_squares(weights: Weights, site: Site) -> Tensor:
     return along(region(weights[site.tensor], 0, site).double().square(), site)
 
 
-def spread(group: SymmetryGroup, weights: Weights, to: Weights) -> float:
-    """How differently two networks spread their scales, whatever the order of their units.
+@dataclass(frozen=True)
+class Difference:
+    """What norms tell of the scales of two networks.
 
-    For each unit the log-norm of all that its scale multiplies, less that of all it divides; sorted
-    within each factor.  The root mean square difference, the largest over the factors.  Norms of
-    several tensors are taken together: a lone bias near zero says nothing of a scale.
+    Attributes:
+        matters: Whether a first round of fitted scales brings the weights nearer to each other.
+        spread: How differently scales are spread, whatever the order of units: for each unit the
+            log-norm of all that its scale multiplies, less that of all it divides; sorted within
+            each factor; the root mean square difference, the largest over the factors.  Norms of
+            several tensors are taken together: a lone bias near zero says nothing of a scale.
     """
+
+    matters: bool
+    spread: float
+
+
+def compare_scales(group: SymmetryGroup, weights: Weights, to: Weights) -> Difference:
+    """Looks whether two networks differ by a rescaling, at a fraction of the cost of fitting it."""
+    axes = _axes(group, weights)
+    if axes is None:
+        return Difference(True, _spread(_tables(group, weights), _tables(group, to)))
+    own, other = axes.squares(weights), axes.squares(to)
+    logs = fit_logs(axes, own, other, most=1, tolerance=0.0)
+    nearer = axes.change(logs, own, axes.products(weights, to)) < 0
+    return Difference(nearer, _spread(axes.unit_tables(own), axes.unit_tables(other)))
+
+
+PoweredTables = Iterator[list[tuple[int, Matrix]]]
+"""For each factor that acts on something, powers and squares of its units, site by site."""
+
+
+def _tables(group: SymmetryGroup, weights: Weights) -> PoweredTables:
+    for factor in stretching(group):
+        sites = scaled_sites(factor, group)
+        if sites:
+            squares = (_site_squares(weights, site).flatten().numpy(force=True) for site in sites)
+            yield [(site.power, table) for site, table in zip(sites, squares, strict=True)]
+
+
+def _spread(own: PoweredTables, other: PoweredTables) -> float:
     worst = 0.0
-    for own, other in zip(_excess(group, weights), _excess(group, to), strict=True):
-        own.sort()
-        other.sort()
-        worst = max(worst, sqrt(float(np.square(own - other).mean())) if len(own) > 1 else 0.0)
+    for tables in zip(own, other, strict=True):
+        one, two = (np.sort(_excess(each)) for each in tables)
+        worst = max(worst, sqrt(float(np.square(one - two).mean())) if len(one) > 1 else 0.0)
     return worst
 
 
-def _excess(group: SymmetryGroup, weights: Weights) -> Iterator[Matrix]:
-    """For each factor that acts on something, unit by unit, log-norms multiplied less divided."""
-    axes = _axes(group, weights)
-    squares = {} if axes is None else axes.squares(weights)
-    for factor in stretching(group):
-        sites = scaled_sites(factor, group)
-        if not sites:
-            continue
-        if axes is None:
-            tables = [_site_squares(weights, site).flatten().numpy(force=True) for site in sites]
-        else:
-            own = axes.factors[factor.name]
-            tables = [unit_squares(squares[axis.tensor], axis.place) for axis in own]
-        total = np.zeros_like(tables[0])
-        for sign in (1, -1):
-            part = [t for t, s in zip(tables, sites, strict=True) if s.power * sign > 0]
-            if part:
-                total += sign * np.log(np.maximum(np.sum(part, 0), TINY)) / 2
-        yield total
+def _excess(tables: list[tuple[int, Matrix]]) -> Matrix:
+    """Unit by unit, the log-norm of what is multiplied less that of what is divided."""
+    total: Matrix = np.zeros_like(tables[0][1])
+    for sign in (1, -1):
+        part = [table for power, table in tables if power * sign > 0]
+        if part:
+            total += sign * np.log(np.maximum(sum(part), TINY)) / 2
+    return total
 
 
 def with_scales(group: SymmetryGroup, scales: Mapping[str, Tensor]) -> Element:
