@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -20,14 +19,12 @@ from coset.curvature.tangent import Form, Point, Tangent
 from coset.inference.doubts import unfinished, unheard
 from coset.inference.precisions.by_evidence import ByEvidence
 from coset.inference.precisions.grouping import Groups
+from coset.inference.precisions.newton import NewtonStep
 from coset.inference.precisions.noise import Residuals
 from coset.linalg import (
     LinearOperator,
-    LowRankPlusDiagonal,
     nearly_inverse,
     scale,
-    shift,
-    solve,
 )
 from coset.posterior.evidence import Spectrum, best_precision, bounds, spectrum_of, switched_off
 
@@ -190,16 +187,13 @@ class Tuner:
         operator = state.measured.operator
         return operator if state.noise == 1 else scale(operator, state.noise)
 
-    def _system(self, state: _State) -> LinearOperator:
-        return shift(self._scaled(state), state.precision[self.groups.labels])
-
     def _with_mode(self, state: _State) -> _State:
         """The weights at which the evidence is taken, for the present precisions."""
         model, mean = self._model(state), self.settings.mean
         if mean == "network":
             return replace(state, point=model.start(self.form, at_network=True))
         if mean == "newton":
-            return replace(state, point=self._newton(model, state))
+            return replace(state, point=self._newton(model, state).point)
         start = state.point
         if self.tangent.is_small:
             found = model.find_mode(self._flat(state), self.form, start=start, tolerance=1e-11)
@@ -216,29 +210,11 @@ class Tuner:
         )
         return replace(state, span=span, point=span.point)
 
-    def _newton(self, model: Tangent, state: _State) -> Point:
-        """One step with the *same* curvature on both sides: ``(K + Λ)⁻¹ (K θ̃ - d)``."""
+    def _newton(self, model: Tangent, state: _State) -> NewtonStep:
+        precision = state.precision[self.groups.labels]
         start = model.start(self.form, at_network=True)
-        slope = self._slope(model, start, state)
-        operator = self._scaled(state)
-        target = operator.matmat(start.flat.double().unsqueeze(1)) - slope
-        flat = solve(self._system(state), target).squeeze(1).to(start.flat)
-        change = (model.jacobian @ (flat - start.flat)).reshape(start.outputs.shape)
-        return Point(flat, start.outputs + change)
-
-    def _slope(self, model: Tangent, start: Point, state: _State) -> Float[Tensor, "p 1"]:
-        """The data's gradient, along the directions that the curvature has kept.
-
-        Along others nothing but the prior would hold a step back: it has no end as that shrinks.
-        """
-        zero = torch.zeros_like(self._flat(state))
-        slope = model.gradient(start, zero).double().unsqueeze(1)
-        if not isinstance(self.curvature, LowRank):
-            return slope
-        operator = state.measured.operator
-        assert isinstance(operator, LowRankPlusDiagonal)
-        kept: Tensor = torch.linalg.qr(operator.factor).Q
-        return kept @ (kept.mT @ slope)
+        kept = state.measured.operator if isinstance(self.curvature, LowRank) else None
+        return NewtonStep(model, start, self._scaled(state), precision, kept)
 
     def _refreshed(self, state: _State, *, rough: bool) -> _State:
         """The curvature with the output Hessian at the mode; from random columns where rough."""
@@ -289,10 +265,8 @@ class Tuner:
         spectrum = state.spectrum.scaled(state.noise)
         volume = float(spectrum.half_logdet(state.precision))
         if self.settings.mean == "newton":
-            start = model.start(self.form, at_network=True)
-            gradient = self._slope(model, start, state) + (flat * start.flat).unsqueeze(1)
-            gain = float((gradient * solve(self._system(state), gradient)).sum()) / 2
-            return self._joint(model, start, flat) + gain - volume
+            step = self._newton(model, state)
+            return self._joint(model, step.start, flat) + step.gain - volume
         return self._joint(model, point, flat) - volume
 
     @staticmethod
