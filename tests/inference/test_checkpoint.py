@@ -63,7 +63,10 @@ def test_resumed_runs_are_bitwise_equal(name, fraction, tmp_path, monkeypatch):
     method = with_folder(RUNS[name], tmp_path / "run")
     with pytest.raises(Killed):
         method.fit(problem, generator=seeded(), progress=kill_after(fraction))
+    torch.rand(1)  # somebody else has drawn since
+    state = torch.get_rng_state()
     resumed = method.fit(problem, generator=seeded())
+    assert torch.equal(torch.get_rng_state(), state)
     for key, tensor in whole.stack.items():
         assert torch.equal(tensor, resumed.stack[key])
     assert whole.report.diagnostics == resumed.report.diagnostics

@@ -199,6 +199,7 @@ class History(Generic[State]):
     state: State
 
 
+@torch.random.fork_rng(devices=[])  # a run that is taken up sets torch's own generator
 @denormals_as_zeros()
 def run(
     kernel: Kernel[State],
