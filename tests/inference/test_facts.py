@@ -167,7 +167,8 @@ def shaped():
 
 
 SCRIPT = """
-import json, sys
+import json, sys, torch
+torch.set_num_threads(1)  # as here: it is one of the facts
 sys.path[:0] = {paths!r}
 import test_facts as here
 print(json.dumps(here.facts(here.shaped())))
