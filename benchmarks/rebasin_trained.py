@@ -1,6 +1,6 @@
 """How high trained networks are matched: ours against the best of ten published loops.
 
-    python benchmarks/rebasin_trained.py [resnet20] [stream] [perceptron]
+    python benchmarks/rebasin_trained.py [resnet20] [stream] [perceptron] [--seed 100]
 
 *resnet20*: pairs trained from different seeds on 2,500 pictures of Fashion-MNIST (``COSET_DATA``)
 for three epochs; *stream*: residual perceptrons with three blocks of 64 units on a stream of 64,
@@ -8,8 +8,8 @@ trained on 5,000 digits of MNIST for five; *perceptron*: 784-256-256-256-10, on 
 pair is matched in both directions, by permutations and signs alone.  Printed are objectives and
 processor seconds of ours with no, three (the default) and twelve soft rounds; met is at least the
 best of the ten loops, by the default.  Then, in the first direction, the barriers of the loss on
-held-out pictures (norms reset), not aligned, after the best of the ten loops, and after ours.  Set
-OMP_NUM_THREADS=1.
+held-out pictures (norms reset), not aligned, after the best of the ten loops, and after ours.
+Networks are trained from the seeds 0, 1, …, or from a later one on.  Set OMP_NUM_THREADS=1.
 """
 
 import sys
@@ -105,11 +105,11 @@ def trained(case: Case, inputs: Tensor, targets: Tensor, seed: int, batch: int =
     return module.eval()
 
 
-def run(name: str) -> None:
+def run(name: str, seed: int) -> None:
     case = CASES[name]
     (inputs, test), targets, labels = case.data()
     for pair in range(case.pairs):
-        one, other = (trained(case, inputs, targets, 2 * pair + k) for k in range(2))
+        one, other = (trained(case, inputs, targets, seed + 2 * pair + k) for k in range(2))
         group = discover(one, inputs[:1])
         there, back = weights_of(one), weights_of(other)
         aligned = {"not aligned": back, **matched(f"{name} {pair}", group, there, back)}
@@ -145,5 +145,6 @@ def matched(
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for choice in chosen(list(CASES), sys.argv[1:]):
-        run(choice)
+    words, _, first = " ".join(sys.argv[1:]).partition("--seed")
+    for choice in chosen(list(CASES), words.split()):
+        run(choice, int(first or 0))
