@@ -10,16 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from coset.alignment.by_weights import (
-    ByWeights,
-    Outcome,
-    ascend,
-    begin_at,
-    rescaled_if_it_helps,
-)
+from coset.alignment.by_weights import ByWeights, ascend, begin_at
 from coset.alignment.checks import answer, check_network, network_of
 from coset.alignment.plans import lone_signs
 from coset.alignment.read_points import ReadPoint, find_read_points
+from coset.alignment.rescaling import Outcome, rescaled_if_it_helps
 from coset.errors import CosetError
 from coset.symmetry.action import region
 from coset.symmetry.elements import Element, ScalingFactor, Site

@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from coset.alignment.by_weights import ByWeights, Outcome
+from coset.alignment.by_weights import ByWeights
 from coset.alignment.checks import as_weights, check_weights
+from coset.alignment.rescaling import Outcome
 from coset.errors import CosetError
 from coset.symmetry.elements import Element, PermutationFactor, ScalingFactor, Site
 from coset.symmetry.group import SymmetryGroup

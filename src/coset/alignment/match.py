@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from coset.alignment.by_weights import ByWeights, Outcome
+from coset.alignment.by_weights import ByWeights
 from coset.alignment.checks import (
     MOVED,
     TO,
@@ -24,6 +24,7 @@ from coset.alignment.gaussians import (
     solve_gaussians,
 )
 from coset.alignment.plans import counts, left_out, matched_tensors
+from coset.alignment.rescaling import Outcome
 from coset.alignment.result import Match
 from coset.errors import CosetError
 from coset.symmetry.elements import Element

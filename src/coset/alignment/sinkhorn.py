@@ -10,8 +10,9 @@ from torch import Tensor
 
 from coset.alignment.ascent import Ascent
 from coset.alignment.assignment import best_permutations
-from coset.alignment.by_weights import ByWeights, Climbed, Outcome, begin, solve
+from coset.alignment.by_weights import ByWeights, begin
 from coset.alignment.plans import Plan, lone_signs, make_plans, matched_tensors
+from coset.alignment.rescaling import Climbed, Outcome, solve
 from coset.alignment.ties import settle_ties
 from coset.errors import CosetError
 from coset.symmetry.action import region

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from coset.alignment.barrier import Loss, default_loss, evaluate_at
-from coset.alignment.by_weights import ByWeights, Outcome, begin_at
+from coset.alignment.by_weights import ByWeights, begin_at
 from coset.alignment.checks import check_network, network_of
 from coset.alignment.interpolation import interpolate
+from coset.alignment.rescaling import Outcome
 from coset.bayes.batches import Batches, Data, as_batches
 from coset.errors import CosetError
 from coset.symmetry.elements import Element

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from coset.alignment.by_weights import Scales
     from coset.alignment.match import By
+    from coset.alignment.rescaling import Scales
     from coset.vocabulary import Weights
 
 _Kind = Literal["float", "int"]
