@@ -100,7 +100,16 @@ def test_gradients_come_through():
     torch.testing.assert_close(left.grad, right.sum(1).expand(64, -1), rtol=1e-4, atol=1e-4)
 
 
-def test_the_processor_decides_once():
-    assert isinstance(products.mkl_is_slow(), bool)
-    if not torch.backends.mkl.is_available():
-        assert not products.mkl_is_slow()
+@needs_onednn
+@pytest.mark.parametrize(
+    ("maker", "vectors", "slow"),
+    [("AuthenticAMD", "AVX512", True), ("AuthenticAMD", "AVX2", False), ("Intel", "AVX512", False)],
+)
+def test_the_processor_decides(maker, vectors, slow, monkeypatch):
+    monkeypatch.setattr(products, "_processor", lambda: f"vendor_id : {maker}")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    decide = products.mkl_is_slow.__wrapped__  # without what was remembered of this one
+    assert decide() == slow
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
+    assert not decide()
