@@ -55,6 +55,9 @@ def test_products_are_those_of_double_precision(sizes, laid_left, laid_right):
     assert far(out, wanted)
     assert far(products.addmm(bias, left, right), wanted + bias.double())
     assert far(products.matmul(left, right), wanted)
+    found = products.dot(left.numpy(), right.numpy())
+    assert found.dtype == left.numpy().dtype
+    assert far(torch.from_numpy(found), wanted)
 
 
 @pytest.mark.parametrize("sizes", [LARGE[0], SMALL[0]], ids=str)

@@ -20,6 +20,7 @@ from coset.alignment.axes import Axes, MixedTerm
 from coset.alignment.held import Held
 from coset.alignment.moving import Turn
 from coset.alignment.slots import flips_of, with_best_signs, worth_at
+from coset.linalg.matrix_products import dot
 
 _HARDNESS = (1.0, 4.0)
 """β of the first and of the last round; of a single one the first."""
@@ -113,8 +114,8 @@ class SoftPermutations:
         to, own = self._arranged(name, term)
         if term.other in self.mixing:
             rows = own.reshape(term.others, -1)
-            own = np.dot(self.mixing[term.other][term.other_slot], rows).reshape(own.shape)
-        gains[term.slot] += np.dot(to.T, own)
+            own = dot(self.mixing[term.other][term.other_slot], rows).reshape(own.shape)
+        gains[term.slot] += dot(to.T, own)
 
     def _arranged(self, name: str, term: MixedTerm) -> tuple[Matrix, Matrix]:
         """A tensor of both as matrices: units of the other factor and the rest, then the units.

@@ -1,10 +1,10 @@
 """Whole axes of tensors: moved, and units along them multiplied with each other."""
 
-import numpy as np
 import torch
 
 from coset.alignment.assignment import Indices, Matrix
 from coset.alignment.axes import AxisTerm
+from coset.linalg.matrix_products import dot
 
 LARGE = 2**16
 """Numbers from which torch gathers faster than numpy along last axes."""
@@ -16,7 +16,7 @@ def add_products(total: Matrix, left: Matrix, right: Matrix, term: AxisTerm) -> 
         left, right = left.transpose(term.arrangement), right.transpose(term.arrangement)
     one, other = left.reshape(term.matrix), right.reshape(term.matrix)
     one, other = (one.T, other) if term.own.place else (one, other.T)
-    total += np.dot(one, other)
+    total += dot(one, other)
 
 
 def moved(array: Matrix, place: int, order: Indices, flips: Matrix | None) -> Matrix:

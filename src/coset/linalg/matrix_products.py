@@ -3,7 +3,8 @@
 torch multiplies matrices with MKL and convolves with oneDNN.  On a processor of AMD, MKL takes
 vectors of 256 bits even where it has 512, at half its speed or less; oneDNN looks at what the
 processor can do, and multiplies matrices too.  So large products in single precision are given to
-oneDNN on such processors, and all others stay where they are.
+oneDNN on such processors, and all others stay where they are: those of tensors with torch, those of
+arrays with numpy.
 
 The choice follows from shapes and from the processor, never from a clock: equal seeds give equal
 bits.  What needs gradients stays with torch as well.
@@ -12,9 +13,14 @@ bits.  What needs gradients stays with torch as well.
 import platform
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+Array: TypeAlias = NDArray[np.floating[Any]]
 
 _LEAST_WORK, _LEAST_SIDE, _LEAST_COLUMNS = 1 << 22, 32, 64
 """Multiplications, summed terms, and columns beside a transposed left side, that repay a call."""
@@ -45,6 +51,20 @@ def mm(left: Tensor, right: Tensor, *, out: Tensor | None = None) -> Tensor:
         return torch.mm(left, right, out=out)
     found = _onednn(left, right)
     return found if out is None else out.copy_(found)
+
+
+def dot(left: Array, right: Array) -> Array:
+    """The product of two matrices that are arrays, as ``numpy.dot``.
+
+    >>> dot(np.array([[1.0, 2.0]]), np.array([[3.0], [4.0]]))
+    array([[11.]])
+    """
+    if left.size * right.shape[1] >= _LEAST_WORK and left.dtype == right.dtype == np.float32:
+        sides = torch.from_numpy(left), torch.from_numpy(right)
+        if _goes_to_onednn(*sides):
+            return _onednn(*sides).numpy()
+    found: Array = np.dot(left, right)
+    return found
 
 
 def addmm(bias: Tensor, left: Tensor, right: Tensor, *, out: Tensor | None = None) -> Tensor:
