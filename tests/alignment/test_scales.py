@@ -1,13 +1,23 @@
 """Scales fitted to norms, against the plain way that scales the weights in every round."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from coset import ByWeights, discover, match, models, weights_of
 from coset.alignment.by_weights import ascend
-from coset.alignment.norms import scaled_axes, stretching
-from coset.alignment.scales import compare_scales, fit_by_weights, fit_scales
+from coset.alignment.norms import Units, fit_logs
+from coset.alignment.scales import (
+    compare_scales,
+    distance_when_scaled,
+    fit_by_weights,
+    fit_scales,
+    rescaled,
+    squared_distance,
+    with_scales,
+)
+from coset.alignment.tables import Runs, scaled_axes, stretching
 from coset.symmetry.elements import Element
 
 
@@ -57,15 +67,14 @@ def test_norms_tell_all_that_is_needed(name, to_another, most, generator):
     assert scaled_axes(group) is not None
     plain = fit_by_weights(group, own, to, most=most, tolerance=0.0)
     found = fit_scales(group, own, to, most=most, tolerance=0.0)
-    assert any(bool((logs != 0).any()) for logs in plain.values())
-    for factor, logs in plain.items():
-        torch.testing.assert_close(found.scales[factor].log(), logs, rtol=1e-9, atol=1e-12)
-    element = Element(group.identity().permutations, {**group.identity().scales, **found.scales})
-    acted = group.act(element, own)
+    assert any(bool((scales != 1).any()) for scales in plain.values())
+    for factor, scales in plain.items():
+        torch.testing.assert_close(found[factor], scales, rtol=1e-9, atol=1e-12)
+    acted, stretched = group.act(with_scales(group, found), own), rescaled(group, own, found)
     for factor in stretching(group):
         for site in factor.sites:
             if "running" not in site.tensor:
-                torch.testing.assert_close(found.weights[site.tensor], acted[site.tensor])
+                torch.testing.assert_close(stretched[site.tensor], acted[site.tensor])
 
 
 def test_spread_does_not_depend_on_the_order_of_units(generator):
@@ -102,23 +111,78 @@ def test_unrelated_networks_are_compared_once(monkeypatch, generator):
     assert len(runs) == 1
     element = group.sample(generator=generator)
     match(group, group.act(element, other), to=other, by=ByWeights())
-    assert len(runs) == 3
+    assert len(runs) == 4  # as they are, at a common scale at a glance, and in earnest
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_sums_tell_how_scales_change_the_distance(name, generator):
+def test_tables_tell_how_scales_change_the_distance(name, generator):
     group, own, other = pair(name, generator)
-    axes, fitted = scaled_axes(group), fit_scales(group, own, other, most=2)
-    logs = {n: scales.log().flatten().numpy() for n, scales in fitted.scales.items()}
-    found = axes.change(logs, axes.squares(own), axes.products(own, other))
+    axes, scales = scaled_axes(group), fit_scales(group, own, other, most=2)
+    logs = np.concatenate([scales[n].log().flatten().numpy() for n in axes.factors])
+    found = axes.change(logs, axes.sums(own, own), axes.sums(own, other))
 
     def distance(weights):
-        return sum(float((weights[n] - other[n]).square().sum()) for n in axes.views)
+        return sum(float((weights[n] - other[n]).square().sum()) for n in axes.tables)
 
-    assert found == pytest.approx(distance(fitted.weights) - distance(own), rel=1e-9)
-    assert compare_scales(group, own, other).matters == (
-        distance(fit_scales(group, own, other, most=1).weights) < distance(own)
+    assert found == pytest.approx(distance(rescaled(group, own, scales)) - distance(own), rel=1e-9)
+    assert axes.apart(own, other) == pytest.approx(distance(own), rel=1e-12)
+    few = fit_scales(group, own, other, most=12, tolerance=1e-3)
+    assert distance_when_scaled(group, own, other) == pytest.approx(
+        squared_distance(rescaled(group, own, few), other), rel=1e-9
     )
+
+
+def test_norms_explain_what_a_rescaling_has_done(generator):
+    """By hand: of ``v = (3, 4)`` and ``w = (6, 8)`` all, of ``w = (-4, 3)`` nothing."""
+    module = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
+    group = discover(module, torch.zeros(1, 2))
+    first = torch.tensor([[3.0, 4.0], [4.0, 3.0]])
+    there = {"0.weight": first, "2.weight": torch.tensor([[1.0, 1.0]])}
+    twice = {**there, "0.weight": 2 * first}
+    turned = {**there, "0.weight": torch.tensor([[-4.0, 3.0], [3.0, -4.0]])}
+    assert compare_scales(group, twice, there).explained == pytest.approx(1)
+    assert compare_scales(group, turned, there).explained == pytest.approx(0, abs=1e-6)
+    large = {n: 1e25 * w for n, w in twice.items()}  # too large to be squared
+    assert compare_scales(group, large, {n: 1e25 * w for n, w in there.items()}).explained == (
+        pytest.approx(1)
+    )
+
+
+@pytest.mark.parametrize("scales", ["automatic", "match"])
+@pytest.mark.parametrize("name", ["perceptron", "residual", "convolutions"])
+def test_noise_does_not_hide_a_rescaling(name, scales, generator):
+    """Lone biases near zero are mostly noise, and have little say."""
+    build, shape = CASES[name]
+    module = build().double().eval()
+    group = discover(module, torch.zeros(shape, dtype=torch.float64))
+    there = weights_of(module)
+    noisy = {
+        n: w + 0.05 * w.std(correction=0) * torch.randn(w.shape, dtype=w.dtype, generator=generator)
+        for n, w in there.items()
+    }
+    stretched = {
+        f.name: (0.3 * torch.randn(group.tables.shape(f), generator=generator).double()).exp()
+        for f in stretching(group)
+    }
+    order = Element(group.sample(generator=generator).permutations, group.identity().scales)
+    moved = group.act(order, group.act(with_scales(group, stretched), noisy))
+    found = match(group, moved, to=there, by=ByWeights(scales=scales))
+    left = squared_distance(found.weights, there)
+    assert left < 1.1 * squared_distance(noisy, there)
+
+
+def test_layers_as_a_whole_are_brought_to_scale_in_a_deep_chain():
+    """By the closed form: with ``ρ = 2 x[l] - x[l-1] - x[l+1]`` in a chain without ends."""
+    count = 40
+    wanted = np.sin(np.arange(count)) * 3
+
+    def squares(logs):
+        steps = np.diff(wanted - logs, prepend=0, append=0)
+        return np.exp(2 * np.stack([steps[:-1], steps[1:]]))
+
+    units = Units(Runs.of([1] * count), np.ones((2, count)))
+    found = fit_logs(units, squares, np.ones((2, count)), most=200, tolerance=1e-12)
+    np.testing.assert_allclose(found, wanted, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", CASES)

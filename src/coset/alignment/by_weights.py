@@ -1,7 +1,7 @@
 """Matching by weights: ``max <to, aligned>`` over the group."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
 from operator import attrgetter
@@ -88,7 +88,10 @@ class ByWeights:
         def climb(source: Weights, target: Weights) -> Climbed:
             return ascend(self, group, source, target, generator)
 
-        return solve(self.scales, group, weights, to, climb)
+        def glance(source: Weights, target: Weights) -> Climbed:
+            return ascend(replace(self, restarts=0, soft=0), group, source, target, generator)
+
+        return solve(self.scales, group, weights, to, climb, glance)
 
 
 def begin(

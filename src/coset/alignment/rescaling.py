@@ -9,11 +9,19 @@ import torch
 from torch import Tensor
 
 from coset.alignment.ascent import Ascent
-from coset.alignment.norms import stretching
 from coset.alignment.plain import PlainAscent
-from coset.alignment.plans import acted_on, counts
+from coset.alignment.plans import acted_on
 from coset.alignment.result import member_of
-from coset.alignment.scales import compare_scales, fit_scales, with_scales
+from coset.alignment.scales import (
+    FittedScales,
+    compare_scales,
+    distance_when_scaled,
+    fit_scales,
+    rescaled,
+    squared_distance,
+    with_scales,
+)
+from coset.alignment.tables import stretching
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.removing.canonical import canonical_form
@@ -24,6 +32,10 @@ Scales = Literal["automatic", "match", "keep", "canonical", "mass"]
 
 _SUSPICIOUS = 0.25
 """Difference of sorted log-scales (root mean square) from which units are compared rescaled too."""
+
+
+_EXPLAINED = 0.5
+"""Share of the squared distance that norms must explain if scales are to halve it."""
 
 
 @dataclass(frozen=True)
@@ -50,31 +62,47 @@ Climb = Callable[[Weights, Weights], Climbed]
 
 
 def solve(
-    scales: Scales, group: SymmetryGroup, weights: Weights, to: Weights, climb: Climb
+    scales: Scales,
+    group: SymmetryGroup,
+    weights: Weights,
+    to: Weights,
+    climb: Climb,
+    glance: Climb | None = None,
 ) -> Outcome:
-    """Permutations and signs, and scales where they are asked for or help much."""
+    """Permutations and signs, and scales where they are asked for or help much.
+
+    Args:
+        scales: What to do about scales.
+        group: The symmetries.
+        weights: What is moved.
+        to: What it is moved to.
+        climb: Finds permutations and signs.
+        glance: The same in less time and nearly as well: tells whether scales are worth a climb.
+    """
     if scales in ("canonical", "mass"):
         return _gauged(scales, group, weights, to, climb)
     source, target = working(group, weights, to)
     if scales == "match":
-        return _rescaled(group, source, target, climb)[0]
+        return _rescaled(group, _levelled(group, source, target), target, climb).outcome
     best, outcome = climb(source, target)
     if scales == "keep" or not stretching(group):
         return outcome
     difference = compare_scales(group, best.aligned, target)
-    differ = difference.spread > _SUSPICIOUS
-    if not (difference.matters or differ):
-        return outcome
-    before = _distance(best.aligned, target)
-    trial = fit_scales(group, best.aligned, target, most=4)
-    helps = 2 * _distance(trial.weights, target) < before
+    helps, differ = difference.explained > _EXPLAINED, difference.spread > _SUSPICIOUS
     if not (helps or differ):
         return outcome
-    other, after = _rescaled(group, source, target, climb, before)
-    if helps:  # units may have been compared better as they are
-        fitted, left = _fitted(group, outcome, best.aligned, target)
-        other, after = (fitted, left) if left < after else (other, after)
-    return other if 2 * after < before else outcome
+    limit = squared_distance(best.aligned, target) / 2
+    helps = helps and distance_when_scaled(group, best.aligned, target) < limit
+    found = [_fitted(group, outcome, best.aligned, target)] if helps else []
+    if helps or differ:  # units may be compared better at a common scale
+        level = _levelled(group, source, target)
+        near = glance is None or (
+            distance_when_scaled(group, glance(level.source, level.target)[0].aligned, target)
+            < limit
+        )
+        found += [_rescaled(group, level, target, climb)] if near else []
+    nearest = min(found, key=attrgetter("distance"), default=None)
+    return outcome if nearest is None or nearest.distance >= limit else nearest.outcome
 
 
 def rescaled_if_it_helps(
@@ -84,38 +112,45 @@ def rescaled_if_it_helps(
     if not stretching(group):
         return outcome
     aligned, target = working(group, group.act(outcome.element, weights), to)
-    fitted, after = _fitted(group, outcome, aligned, target)
-    return fitted if 2 * after < _distance(aligned, target) else outcome
+    found = _fitted(group, outcome, aligned, target)
+    return found.outcome if 2 * found.distance < squared_distance(aligned, target) else outcome
 
 
-def _fitted(
-    group: SymmetryGroup, outcome: Outcome, aligned: Weights, target: Weights
-) -> tuple[Outcome, float]:
-    """An outcome with the scales of the target, and the squared distance it then leads to."""
-    fitted = fit_scales(group, aligned, target)
-    element = group.compose(outcome.element, with_scales(group, fitted.scales))
-    return replace(outcome, element=element, aligned=None), _distance(fitted.weights, target)
+@dataclass(frozen=True)
+class _Fitted:
+    """An outcome with the scales of the target, and the squared distance it leads to."""
+
+    outcome: Outcome
+    distance: float
 
 
-def _rescaled(
-    group: SymmetryGroup,
-    source: Weights,
-    target: Weights,
-    climb: Climb,
-    limit: float = torch.inf,
-) -> tuple[Outcome, float]:
-    """Compares units at a common scale, then gives the result the scales of the target.
+def _fitted(group: SymmetryGroup, outcome: Outcome, aligned: Weights, target: Weights) -> _Fitted:
+    """Gives an outcome the scales of the target."""
+    scales = fit_scales(group, aligned, target)
+    element = group.compose(outcome.element, with_scales(group, scales))
+    distance = squared_distance(rescaled(group, aligned, scales), target)
+    return _Fitted(replace(outcome, element=element, aligned=None), distance)
 
-    Returns:
-        The outcome, and the squared distance it leads to; infinite if it is clear early on that
-        it will not be half of ``limit``.
-    """
-    level = fit_scales(group, source, None, most=6, tolerance=1e-2)
-    other = fit_scales(group, target, None, most=6, tolerance=1e-2)
-    best, outcome = climb(level.weights, other.weights)
-    last = fit_scales(group, best.aligned, target, most=6)
-    if 2 * _distance(last.weights, target) >= limit:
-        return outcome, torch.inf
+
+@dataclass(frozen=True)
+class _Level:
+    """Two networks at a common scale, and the scales that led the first one there."""
+
+    source: Weights
+    target: Weights
+    scales: FittedScales
+
+
+def _levelled(group: SymmetryGroup, source: Weights, target: Weights) -> _Level:
+    own, other = (
+        fit_scales(group, given, None, most=12, tolerance=1e-2) for given in (source, target)
+    )
+    return _Level(rescaled(group, source, own), rescaled(group, target, other), own)
+
+
+def _rescaled(group: SymmetryGroup, level: _Level, target: Weights, climb: Climb) -> _Fitted:
+    """Compares units at a common scale, then gives the result the scales of the target."""
+    best, outcome = climb(level.source, level.target)
     found = group.compose(with_scales(group, level.scales), outcome.element)
     return _fitted(group, replace(outcome, element=found), best.aligned, target)
 
@@ -135,11 +170,6 @@ def _gauge(rule: Scales, group: SymmetryGroup, weights: Weights) -> Element:
     if rule == "canonical":
         return member_of(canonical_form(group, weights).element, 0)
     return minimise_mass(group, weights, exclude_normalised=True).element
-
-
-def _distance(one: Weights, other: Weights) -> float:
-    names = [name for name in one if counts(name)]
-    return sum(float((one[n] - other[n]).square().sum(dtype=torch.float64)) for n in names)
 
 
 def working(group: SymmetryGroup, weights: Weights, to: Weights) -> tuple[Weights, Weights]:

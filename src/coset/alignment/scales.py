@@ -1,25 +1,27 @@
 """Positive scales: brought to those of another network, or to a common level.
 
-A unit's scale shows in the norms of its weights at every site: multiplying it by ``s`` adds
-``power · log s`` to the log-norm there.  So scales are fitted to log-norms by least squares, one
-factor after the other until nothing moves.
+Multiplying a unit's scale by ``s`` multiplies the norm ``M`` of all that it scales up, and divides
+the norm ``V`` of all that it scales down.  So scales are fitted to the ratios ``M / V``, of all
+units at once, until nothing moves.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import sqrt
+from math import isfinite, prod, sqrt
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from numpy.typing import DTypeLike
 from torch import Tensor
 
 from coset.alignment.ascent import along
-from coset.alignment.assignment import Matrix
-from coset.alignment.norms import (
-    TINY,
+from coset.alignment.norms import Units, fit_logs
+from coset.alignment.plans import counts
+from coset.alignment.tables import (
+    Runs,
     ScaledAxes,
-    fit_logs,
+    Sums,
+    Vector,
     scaled_axes,
     scaled_sites,
     stretching,
@@ -29,13 +31,8 @@ from coset.symmetry.elements import Element, Site
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
 
-
-@dataclass(frozen=True)
-class Rescaling:
-    """Scales that were fitted, and the weights after them."""
-
-    scales: Mapping[str, Tensor]
-    weights: Weights
+FittedScales = Mapping[str, Tensor]
+"""For each factor that stretches the scales of its units."""
 
 
 def fit_scales(
@@ -45,23 +42,26 @@ def fit_scales(
     *,
     most: int = 200,
     tolerance: float = 1e-12,
-) -> Rescaling:
-    """Positive scales that bring the norms of all units to those in ``to``.
+) -> FittedScales:
+    """Positive scales that bring the ratios of all units to those in ``to``.
 
     Args:
         group: The symmetries.
         weights: What is rescaled (the tensors that are matched).
-        to: Whose norms are wanted; ``None``: at each site the geometric mean over its units.
+        to: Whose ratios are wanted; ``None``: in each factor the geometric mean over its units.
         most: The most rounds.
         tolerance: The largest change of a log-scale at which it stops.
     """
     axes = _axes(group, weights)
-    logs = (
-        fit_by_weights(group, weights, to, most=most, tolerance=tolerance)
-        if axes is None
-        else _fit_by_norms(group, axes, weights, to, most, tolerance)
-    )
-    scales = {name: table.exp() for name, table in logs.items()}
+    if axes is None:
+        return fit_by_weights(group, weights, to, most=most, tolerance=tolerance)
+    own, goal = axes.sums(weights, weights), None if to is None else axes.sums(to, to)
+    logs = _fitted_logs(axes, own, goal, most=most, tolerance=tolerance)
+    return _in_shape(group, axes.factors, logs)
+
+
+def rescaled(group: SymmetryGroup, weights: Weights, scales: FittedScales) -> Weights:
+    """A copy of what is matched after scales."""
     working = {name: tensor.clone() for name, tensor in weights.items()}
     pieces: dict[str, list[tuple[Site, Tensor]]] = {}
     for factor in stretching(group):
@@ -69,91 +69,100 @@ def fit_scales(
             pieces.setdefault(site.tensor, []).append((site, scales[factor.name]))
     for name, sites in pieces.items():
         scale_tensor_(working[name], 0, sites, False)
-    return Rescaling(scales, working)
-
-
-def _axes(group: SymmetryGroup, weights: Weights) -> ScaledAxes | None:
-    """The layout by which scales are fitted to norms alone, where that can be done."""
-    axes = scaled_axes(group)
-    return axes if axes is not None and all(w.is_cpu for w in weights.values()) else None
-
-
-def _fit_by_norms(
-    group: SymmetryGroup,
-    axes: ScaledAxes,
-    weights: Weights,
-    to: Weights | None,
-    most: int,
-    tolerance: float,
-) -> dict[str, Tensor]:
-    own, other = axes.squares(weights), None if to is None else axes.squares(to)
-    found = fit_logs(axes, own, other, most=most, tolerance=tolerance)
-    logs = {}
-    for factor in stretching(group):
-        shape = group.tables.shape(factor)
-        known = found.get(factor.name)
-        logs[factor.name] = (
-            torch.zeros(shape, dtype=torch.float64)
-            if known is None
-            else torch.from_numpy(known).reshape(shape)
-        )
-    return logs
+    return working
 
 
 def fit_by_weights(
     group: SymmetryGroup, weights: Weights, to: Weights | None, *, most: int, tolerance: float
-) -> dict[str, Tensor]:
-    """Logarithms of the scales for any group: the weights themselves are scaled in every round."""
-    factors = stretching(group)
-    working = {name: tensor.clone() for name, tensor in weights.items()}
-    shape = group.tables.shape
-    logs = {f.name: torch.zeros(shape(f), dtype=torch.float64) for f in factors}
-    sites = {f.name: scaled_sites(f, group) for f in factors}
-    wanted = {
-        f.name: [None if to is None else log_norms(to, site) for site in sites[f.name]]
-        for f in factors
-    }
-    for _ in range(most):
-        largest = 0.0
-        for factor in factors:
-            step = _fit(working, sites[factor.name], wanted[factor.name], logs[factor.name])
-            logs[factor.name] += step
-            largest = max(largest, float(step.abs().max()) if step.numel() else 0.0)
-            for site in sites[factor.name]:
-                scale_tensor_(working[site.tensor], 0, [(site, step.exp())], False)
-        if largest <= tolerance:
-            break
-    return logs
+) -> FittedScales:
+    """The same for any group: the weights themselves are scaled in every round."""
+    units, parts = _units(group)
+
+    def squares(logs: Vector) -> Vector:
+        return _sides(group, rescaled(group, weights, _in_shape(group, parts, logs)))
+
+    goal = None if to is None else _sides(group, to)
+    logs = fit_logs(units, squares, goal, most=most, tolerance=tolerance)
+    return _in_shape(group, parts, logs)
 
 
-def _fit(
-    weights: Weights, sites: list[Site], wanted: list[Tensor | None], like: Tensor
-) -> Float[Tensor, "..."]:
-    """The least-squares step of one factor's log-scales."""
-    total, powers = torch.zeros_like(like), torch.zeros_like(like)
-    for site, target in zip(sites, wanted, strict=True):
-        here = log_norms(weights, site).reshape(like.shape)
-        known = here > -torch.inf
-        if target is None:
-            level = torch.where(known, here, 0.0).sum() / known.sum().clamp_min(1)
-            goal = level.expand(like.shape)
-        else:
-            goal = target.reshape(like.shape)
-            known = known & (goal > -torch.inf)
-        missing = torch.where(known, goal - torch.where(known, here, 0.0), 0.0)
-        total += site.power * missing
-        powers += torch.where(known, float(site.power) ** 2, 0.0)
-    return torch.where(powers > 0, total / powers.clamp_min(1.0), 0.0)
+def distance_when_scaled(group: SymmetryGroup, weights: Weights, to: Weights) -> float:
+    """The squared distance of two networks when one has about the scales of the other."""
+    axes = _axes(group, weights)
+    if axes is None:
+        scales = fit_by_weights(group, weights, to, most=12, tolerance=1e-3)
+        return squared_distance(rescaled(group, weights, scales), to)
+    own, goal, both = (axes.sums(*two) for two in ((weights, weights), (to, to), (weights, to)))
+    logs = _fitted_logs(axes, own, goal, most=12, tolerance=1e-3)
+    return squared_distance(weights, to) + axes.change(logs, own, both)
 
 
-def log_norms(weights: Weights, site: Site) -> Tensor:
-    """Half the log of the squares summed over all that one scale acts on; ``-inf``: all zero."""
-    squares = _site_squares(weights, site)
-    return torch.where(squares > TINY, squares.clamp_min(TINY).log() / 2, -torch.inf)
+def squared_distance(one: Weights, other: Weights) -> float:
+    """Over all tensors of the first that count."""
+    names = [name for name in one if counts(name)]
+    return sum(float((one[n] - other[n]).square().sum(dtype=torch.float64)) for n in names)
 
 
-def _site_squares(weights: Weights, site: Site) -> Tensor:
-    return along(region(weights[site.tensor], 0, site).double().square(), site)
+def _axes(group: SymmetryGroup, weights: Weights) -> ScaledAxes | None:
+    """The layout by which scales are fitted to tables alone, where that can be done."""
+    axes = scaled_axes(group)
+    return axes if axes is not None and all(w.is_cpu for w in weights.values()) else None
+
+
+def _fitted_logs(
+    axes: ScaledAxes, own: Sums, to: Sums | None, *, most: int, tolerance: float
+) -> Vector:
+    def squares(logs: Vector) -> Vector:
+        return axes.of_sides(axes.of_units(own, np.exp(2 * axes.along(logs))))
+
+    goal = None if to is None else axes.of_sides(axes.of_units(to))
+    units = Units(axes.runs, axes.reach)
+    return fit_logs(units, squares, goal, most=most, tolerance=tolerance)
+
+
+def _in_shape(group: SymmetryGroup, parts: Mapping[str, slice], logs: Vector) -> FittedScales:
+    """The scales of all factors in the shapes that elements have; of those without sites ones."""
+    found = {}
+    for factor in stretching(group):
+        shape, own = group.tables.shape(factor), parts.get(factor.name)
+        found[factor.name] = (
+            torch.ones(shape, dtype=torch.float64)
+            if own is None
+            else torch.from_numpy(np.exp(logs[own])).reshape(shape)
+        )
+    return found
+
+
+def _units(group: SymmetryGroup) -> tuple[Units, dict[str, slice]]:
+    """The units of all factors that act on something, and where those of each are."""
+    acting = [factor for factor in stretching(group) if scaled_sites(factor, group)]
+    runs = Runs.of(prod(group.tables.shape(factor)) for factor in acting)
+    parts = dict(zip((factor.name for factor in acting), runs, strict=True))
+    powers = _by_side(group, lambda _, size, power: np.full(size, float(abs(power))))
+    present = _by_side(group, lambda _, size, power: np.ones(size))
+    return Units(runs, powers / np.maximum(present, 1.0)), parts
+
+
+def _sides(group: SymmetryGroup, weights: Weights) -> Vector:
+    """The squares of units where scales multiply them, and where they divide them."""
+
+    def squares(site: Site, _size: int, _power: int) -> Vector:
+        own = region(weights[site.tensor], 0, site).double().square()
+        return along(own, site).flatten().numpy(force=True)
+
+    return _by_side(group, squares)
+
+
+def _by_side(group: SymmetryGroup, of: Callable[[Site, int, int], Vector]) -> Vector:
+    """Numbers of units added up over the sites where scales multiply, and where they divide."""
+    found = [np.empty((2, 0))]
+    for factor in stretching(group):
+        sites, size = scaled_sites(factor, group), prod(group.tables.shape(factor))
+        own = np.zeros((2, size))
+        for site in sites:
+            own[int(site.power < 0)] += of(site, size, site.power)
+        found += [own] if sites else []
+    return np.concatenate(found, 1)
 
 
 @dataclass(frozen=True)
@@ -161,14 +170,14 @@ class Difference:
     """What norms tell of the scales of two networks.
 
     Attributes:
-        matters: Whether a first round of fitted scales brings the weights nearer to each other.
-        spread: How differently scales are spread, whatever the order of units: for each unit the
-            log-norm of all that its scale multiplies, less that of all it divides; sorted within
-            each factor; the root mean square difference, the largest over the factors.  Norms of
-            several tensors are taken together: a lone bias near zero says nothing of a scale.
+        explained: The share of the squared distance that norms of units explain, place by place:
+            about one between networks that differ by a rescaling and nothing else.  (It may be
+            more: a tensor that is scaled along two axes counts along both.)
+        spread: How differently scales are spread, whatever the order of units: the log-ratios,
+            sorted within each factor; their root mean square difference, the largest over factors.
     """
 
-    matters: bool
+    explained: float
     spread: float
 
 
@@ -176,41 +185,35 @@ def compare_scales(group: SymmetryGroup, weights: Weights, to: Weights) -> Diffe
     """Looks whether two networks differ by a rescaling, at a fraction of the cost of fitting it."""
     axes = _axes(group, weights)
     if axes is None:
-        return Difference(True, _spread(_tables(group, weights), _tables(group, to)))
-    own, other = axes.squares(weights), axes.squares(to)
-    logs = fit_logs(axes, own, other, most=1, tolerance=0.0)
-    nearer = axes.change(logs, own, axes.products(weights, to)) < 0
-    return Difference(nearer, _spread(axes.unit_tables(own), axes.unit_tables(other)))
+        units, _ = _units(group)
+        own, other = (units.log_ratios(_sides(group, given)) for given in (weights, to))
+        return Difference(1.0, _spread(units.runs, own, other))
+    units, kind = Units(axes.runs, axes.reach), next(iter(weights.values())).numpy().dtype
+    with np.errstate(over="ignore", invalid="ignore"):
+        explained, own, other = _explained(axes, weights, to, kind)
+    if not isfinite(explained):  # too large to be squared in single precision
+        explained, own, other = _explained(axes, weights, to, np.float64)
+    ratios = (units.log_ratios(axes.of_sides(squares)) for squares in (own, other))
+    return Difference(explained, _spread(units.runs, *ratios))
 
 
-PoweredTables = Iterator[list[tuple[int, Matrix]]]
-"""For each factor that acts on something, powers and squares of its units, site by site."""
+def _explained(
+    axes: ScaledAxes, weights: Weights, to: Weights, kind: DTypeLike
+) -> tuple[float, Vector, Vector]:
+    """The share of the squared distance that norms explain, and the squares of all units."""
+    own, other = (axes.of_units(axes.sums(given, given, kind)) for given in (weights, to))
+    apart = axes.apart(weights, to, kind)
+    explained = float(np.square(np.sqrt(own) - np.sqrt(other)).sum())
+    return explained / apart if apart else 0.0, own, other
 
 
-def _tables(group: SymmetryGroup, weights: Weights) -> PoweredTables:
-    for factor in stretching(group):
-        sites = scaled_sites(factor, group)
-        if sites:
-            squares = (_site_squares(weights, site).flatten().numpy(force=True) for site in sites)
-            yield [(site.power, table) for site, table in zip(sites, squares, strict=True)]
-
-
-def _spread(own: PoweredTables, other: PoweredTables) -> float:
-    worst = 0.0
-    for tables in zip(own, other, strict=True):
-        one, two = (np.sort(_excess(each)) for each in tables)
-        worst = max(worst, sqrt(float(np.square(one - two).mean())) if len(one) > 1 else 0.0)
-    return worst
-
-
-def _excess(tables: list[tuple[int, Matrix]]) -> Matrix:
-    """Unit by unit, the log-norm of what is multiplied less that of what is divided."""
-    total: Matrix = np.zeros_like(tables[0][1])
-    for sign in (1, -1):
-        part = [table for power, table in tables if power * sign > 0]
-        if part:
-            total += sign * np.log(np.maximum(sum(part), TINY)) / 2
-    return total
+def _spread(runs: Runs, one: Vector, two: Vector) -> float:
+    """The largest root mean square difference of sorted parts."""
+    if not runs.size:
+        return 0.0
+    shifts = runs.spread((np.ptp(np.concatenate([one, two])) + 1) * np.arange(len(runs.starts)))
+    squares = np.square(np.sort(one + shifts) - np.sort(two + shifts))  # each part by itself
+    return sqrt(float((runs.totals(squares) / runs.lengths * (runs.lengths > 1)).max()))
 
 
 def with_scales(group: SymmetryGroup, scales: Mapping[str, Tensor]) -> Element:
