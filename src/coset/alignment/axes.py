@@ -165,6 +165,12 @@ class Axes:
         return {name: tuple(places) for name, places in found.items()}
 
     @cached_property
+    def finer(self) -> Mapping[str, tuple[int, ...]]:
+        """Views of tensors that terms compare and that have fewer axes themselves."""
+        plain = {term.site.tensor: term.shape for p in self.plans.values() for term in p.terms}
+        return {name: self.views[name] for name in self.compared if self.views[name] != plain[name]}
+
+    @cached_property
     def apart(self) -> tuple[str, ...]:
         """Tensors that are moved but not compared, vectors aside."""
         strips = {name for strip in self.strips.values() for name in strip.names}

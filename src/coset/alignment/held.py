@@ -31,7 +31,8 @@ class Held:
     @staticmethod
     def of(axes: Axes, weights: Weights) -> "Held":
         """A network; of its matrices no copies are made."""
-        arrays = {n: weights[n].numpy().reshape(axes.views[n]) for n in axes.compared}
+        arrays = {n: weights[n].numpy() for n in axes.compared}
+        arrays.update((n, arrays[n].reshape(view)) for n, view in axes.finer.items())
         vectors = axes.vectors.pack(weights)
         return Held(axes, arrays, vectors, axes.vectors.rows(vectors))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import attrgetter
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -152,7 +153,8 @@ def _check_finite(
 def moved_by(group: SymmetryGroup, outcome: Outcome, weights: Weights) -> Weights:
     """The weights after the element, from working copies where these have the same type."""
     moved = None if outcome.aligned is None or group.aliases else outcome.aligned()
-    if moved is None or any(tensor.dtype != weights[n].dtype for n, tensor in moved.items()):
+    kind = attrgetter("dtype")
+    if moved is None or list(map(kind, moved.values())) != [weights[n].dtype for n in moved]:
         return group.act(outcome.element, weights)
     return {n: moved[n] if n in moved else tensor.clone() for n, tensor in weights.items()}
 
