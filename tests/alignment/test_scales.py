@@ -36,7 +36,21 @@ class Outer(nn.Module):
         return self.last((pairs @ self.core.flatten(1).T).relu())
 
 
+class Split(nn.Module):
+    """A tensor of one axis of which scales run along a part, before a vector."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Parameter(torch.randn(12))
+        self.first, self.bias = nn.Linear(3, 4, bias=False), nn.Parameter(torch.randn(4))
+
+    def forward(self, x):
+        units = (self.first(x) + self.bias).relu()
+        return (units[:, :, None] * self.last.view(4, 3)).sum(1)
+
+
 CASES = {
+    "split": (Split, (1, 3)),
     "perceptron": (lambda: models.mlp(5, (6, 7), 3), (1, 5)),
     "residual": (lambda: models.resnet20(width=1), (1, 3, 8, 8)),
     "convolutions": (models.convnet, (1, 1, 8, 8)),

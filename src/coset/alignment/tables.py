@@ -301,7 +301,8 @@ def _scaled_axes(group: SymmetryGroup) -> ScaledAxes | None:
         n: tuple(sorted({p for key, p in places.items() if key[0] == n and p is not None}))
         for n in views
     }
-    tables = _laid_out(group, views, kept)
+    vectors = tuple(n for n, view in views.items() if len(group.shapes[n]) == len(view) == 1)
+    tables = _laid_out(vectors, views, kept)
 
     def entries(site: Site) -> Indices:
         place, table = places[site.tensor, site.view, site.digits], tables[site.tensor]
@@ -320,18 +321,16 @@ def _scaled_axes(group: SymmetryGroup) -> ScaledAxes | None:
         np.concatenate(parts) if laid else np.empty(0, np.int64)
         for parts in (zip(*laid, strict=True) if laid else ((), (), ()))
     )
-    vectors = tuple(
-        n for n, table in tables.items() if len(group.shapes[n]) == len(table.view) == 1
-    )
     return ScaledAxes(tables, vectors, factors, units, where, powers.astype(np.float64))
 
 
 def _laid_out(
-    group: SymmetryGroup,
+    vectors: Sequence[str],
     views: Mapping[str, tuple[int, ...]],
     kept: Mapping[str, tuple[int, ...]],
 ) -> dict[str, Table]:
     """The tables of all tensors: vectors first, then those of one axis, then the others."""
-    names = sorted(views, key=lambda n: (len(kept[n]) > 1, len(group.shapes[n]) > 1))
+    rest = sorted((n for n in views if n not in vectors), key=lambda n: len(kept[n]) > 1)
+    names = [*vectors, *rest]
     places = iter(Runs.of(views[n][place] for n in names for place in kept[n]))
     return {n: Table(views[n], kept[n], tuple(next(places) for _ in kept[n])) for n in names}
