@@ -183,8 +183,9 @@ class ScaledAxes:
     def _pairs(self, one: Weights, other: Weights) -> Iterator[tuple[Matrix, Matrix]]:
         """All vectors end to end, then all other tensors, of both networks."""
         if self.vectors:
-            both = (torch.cat([given[n] for n in self.vectors]).numpy() for given in (one, other))
-            yield next(both), next(both)
+            left = torch.cat([one[name] for name in self.vectors]).numpy()
+            right = torch.cat([other[name] for name in self.vectors]).numpy()
+            yield left, right
         for name in (*self.lines, *self.others):
             yield one[name].numpy(), other[name].numpy()
 
@@ -194,10 +195,14 @@ class ScaledAxes:
         return sum(_squared(np.subtract(*pair, dtype=kind)) for pair in pairs)
 
     def of_units(self, sums: Sums, factors: Vector | None = None) -> Vector:
-        """What belongs to each unit along each axis, added up after scaling all along all axes."""
-        factors = np.ones(self.size) if factors is None else factors
+        """What belongs to each unit along each axis, added up after scaling all along all axes.
+
+        Args:
+            sums: What is added up.
+            factors: For each unit of each axis what is multiplied by; ``None``: nothing.
+        """
         found, count = np.empty(self.size), len(sums.lines)
-        np.multiply(sums.lines, factors[:count], out=found[:count])
+        found[:count] = sums.lines if factors is None else sums.lines * factors[:count]
         for name, table in self.others.items():
             _fill(found, sums.others[name], factors, table.parts)
         return found
@@ -238,21 +243,21 @@ def _squared(difference: Matrix) -> float:
     return float(np.dot(flat, flat))
 
 
-def _fill(found: Vector, table: Matrix, factors: Vector, parts: Sequence[slice]) -> None:
+def _fill(found: Vector, table: Matrix, factors: Vector | None, parts: Sequence[slice]) -> None:
     """Writes the sums for all axes of a table."""
-    own = [factors[part].astype(table.dtype, copy=False) for part in parts]
-    if len(parts) == 2:
-        rows, columns = own
-        np.multiply(np.dot(table, columns), rows, out=found[parts[0]])
-        np.multiply(np.dot(rows, table), columns, out=found[parts[1]])
-        return
+    kind = table.dtype
+    own = (
+        [_ones(size, kind) for size in table.shape]
+        if factors is None
+        else [factors[part].astype(kind, copy=False) for part in parts]
+    )
     for place, part in enumerate(parts):
         rest = table
         for after in reversed(own[place + 1 :]):
             rest = np.dot(rest, after)
         for before in own[:place]:
             rest = np.dot(before, rest.reshape(len(before), -1)).reshape(rest.shape[1:])
-        found[part] = rest * own[place]
+        found[part] = rest if factors is None else rest * own[place]
 
 
 def collected(places: Indices, values: Matrix, size: int) -> Vector:
