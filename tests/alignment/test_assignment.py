@@ -11,7 +11,7 @@ from coset.alignment.assignment import best_permutation, best_permutations
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_values_are_those_of_scipy(planted, kind):
     random = np.random.default_rng(0)
-    for size in (1, 2, 7, 40):
+    for size in (1, 2, 7, 40, 130):
         gains = (
             random.normal(size=(3, size, size)) + planted * np.eye(size)[random.permutation(size)]
         )
@@ -45,3 +45,19 @@ def test_prices_change_no_value(most, monkeypatch):
         gains = random.normal(size=(40, 40)) + planted * np.eye(40)
         rows, columns = linear_sum_assignment(gains, maximize=True)
         assert (best_permutation(gains, rows) == columns).all()
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_large_gains_of_any_size_are_assigned(kind):
+    """Also where all are alike, rows or columns are zero, and squares would overflow or vanish."""
+    random = np.random.default_rng(3)
+    gains = random.normal(size=(140, 140))
+    gains[:20], gains[:, 100:] = 0, 0
+    for size in (1e-30, 1.0, 1e30):
+        matrix = (size * gains).astype(kind)
+        rows, columns = linear_sum_assignment(matrix, maximize=True)
+        found = best_permutation(matrix)
+        assert sorted(found) == list(range(140))
+        values = [matrix[rows, chosen].astype(np.float64).sum() for chosen in (found, columns)]
+        assert values[0] == pytest.approx(values[1], rel=1e-6)
+    assert sorted(best_permutation(np.zeros((140, 140), kind))) == list(range(140))

@@ -16,8 +16,12 @@ NUDGE = 1e-9
 _MOST = 0.6
 """Share of columns that are some row's nearest neighbour from which prices help scipy."""
 
-_SMALL = 32
-"""Units up to which scipy is faster than what would help or spare it."""
+_SMALL, _LARGE = 32, 128
+"""Units up to which scipy is faster than what would help or spare it, and from which soft
+permutations repay that they are looked for."""
+
+_HARDNESS, _ROUNDS = 6.0, 5
+"""How hard these are, and how often rows and columns are normalised: more helps little."""
 
 
 def best_permutations(
@@ -58,7 +62,10 @@ def best_permutation(gains: Matrix, preferred: Indices | None = None) -> Indices
         priced, nearest, settled = _nearest(gains)
         if settled == 1:
             return nearest
-        cost = _reduced(priced if settled > _MOST else gains)
+        if len(gains) >= _LARGE:
+            cost = _reduced(_softly_priced(gains))
+        else:
+            cost = _reduced(priced if settled > _MOST else gains)
     _nudge(cost, preferred)
     order: Indices = linear_sum_assignment(cost)[1]
     return order
@@ -76,6 +83,27 @@ def _nearest(gains: Matrix) -> tuple[Matrix, Indices, float]:
     nearest: Indices = priced.argmax(1)
     different = np.count_nonzero(np.bincount(nearest, minlength=len(gains)))
     return priced, nearest, different / len(gains)
+
+
+def _softly_priced(gains: Matrix) -> Matrix:
+    """Gains after the prices at which the columns of ``exp(β A / std A)`` are equally wanted.
+
+    These are the potentials of entropic transport (Sinkhorn), and near those of the best
+    assignment: most of the paths that scipy looks for are short then.
+    """
+    size = len(gains)
+    centred: Matrix = gains - np.add.reduce(gains, 1)[:, None] / size
+    centred -= np.add.reduce(centred, 0) / size
+    largest = np.maximum.reduce(np.abs(centred), None) or 1.0  # squares could overflow
+    flat = (centred / largest).reshape(-1)
+    scale = _HARDNESS * size / (largest * sqrt(np.dot(flat, flat)) or 1.0)
+    soft = np.exp((centred - np.maximum.reduce(centred, 1)[:, None]) * scale)
+    soft += np.finfo(soft.dtype).tiny ** 0.75  # a unit that nothing wants has a price too
+    columns = np.ones(size, soft.dtype)
+    for _ in range(_ROUNDS):
+        columns = 1 / np.dot(1 / np.dot(soft, columns), soft)
+    centred += np.log(columns) / scale
+    return centred
 
 
 def _reduced(gains: Matrix) -> NDArray[np.float64]:
