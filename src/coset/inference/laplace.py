@@ -134,7 +134,7 @@ class Laplace:
                 problem,
                 weights,
                 lambda white: _tuned(white, weights, part, settings, tell),
-                at_mode=settings.mean != "network",
+                settings,
             )
         report = replace(posterior.report, warnings=(*posterior.report.warnings, *notes))
         posterior = replace(posterior, report=report)

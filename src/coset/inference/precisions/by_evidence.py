@@ -27,9 +27,11 @@ class ByEvidence:
             Gaussian noise it is the same everywhere, and always taken at the network.
         groups: Which weights share a precision; ``"normalised"`` gives one to each scale that a
             norm divides out and one to all other weights.
-        noise: Whether a :class:`coset.GaussianNoise` without a value is tuned as well.  It is never
-            smaller than the network's own residuals, around which predictions lie, even where a
-            network that is not trained to its end has a tangent model that fits better.
+        noise: Whether noise without a value (:class:`coset.GaussianNoise`,
+            :class:`coset.MultivariateNoise`) is tuned as well; otherwise it is that of the
+            network's own residuals.  It is never smaller than these, around which predictions lie,
+            even where a network that is not trained to its end has a tangent model that fits
+            better.
         validation: Held-out data, by which the covariance is multiplied by one factor; 0 is the
             network by itself.
         steps: How often mode and precisions are found in turn.  ``None``: to convergence for
