@@ -5,7 +5,7 @@ from typing import Literal
 
 from coset.bayes.batches import Data
 from coset.bayes.likelihood import GaussianNoise, HeteroscedasticGaussian, Likelihood
-from coset.curvature.tangent import Mean
+from coset.curvature.tangent import HessianAt, Mean
 from coset.errors import require_counts, require_kinds
 from coset.inference.precisions.grouping import Grouping
 
@@ -40,7 +40,7 @@ class ByEvidence:
 
     mean: Mean = "tangent"
     form: Literal["auto", "full", "simple"] = "auto"
-    hessian: Literal["auto", "tangent", "network"] = "auto"
+    hessian: HessianAt = "auto"
     groups: Grouping = "normalised"
     noise: bool = True
     validation: "Data | None" = None
