@@ -192,6 +192,16 @@ def test_validation_scales_the_covariance(classification):
     )
 
 
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int16, torch.int32])
+def test_labels_of_validation_data_may_be_short(classification, kind):
+    module, (inputs, labels) = classification
+    long, short = (
+        fit(module, (inputs, y), method=Laplace(tuning=ByEvidence(validation=(inputs, y))))
+        for y in (labels, labels.to(kind))
+    )
+    assert short.posterior.report.diagnostics == long.posterior.report.diagnostics
+
+
 @pytest.mark.parametrize("sharpness", [0.1, 1.0, 10.0, 100.0])
 @pytest.mark.parametrize("likelihood", [Categorical(), Bernoulli()], ids=repr)
 @pytest.mark.parametrize("steps", [0, 300])
