@@ -96,6 +96,23 @@ def test_data_come_in_many_forms(classifier, form):
     )
 
 
+def test_arrays_and_batches_as_a_loader_yields_them(classifier):
+    table, inputs, y = classifier
+    others = torch.arange(700, 900)
+    expected = evaluate(table, (inputs, y), outliers=others)
+    batch = next(iter(DataLoader(TensorDataset(inputs, y), batch_size=700)))
+    assert evaluate(table, batch, outliers=others.numpy()) == expected
+    halves = [others[:100].numpy(), others[100:].numpy()]
+    assert evaluate(table, [inputs.numpy(), y.numpy()], outliers=halves) == expected
+
+
+def test_torchs_own_randomness_stays_as_it_was(classifier):
+    table, inputs, y = classifier
+    state = torch.get_rng_state()
+    evaluate(table, TensorDataset(inputs, y), outliers=TensorDataset(torch.arange(700, 900)))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_chosen_metrics_and_rows_of_ones_own(classifier):
     table, inputs, y = classifier
     top_two = Metric(
@@ -245,6 +262,14 @@ def test_dense_tasks_count_every_pixel(segmenter):
     assert record["mean_intersection_over_union_standard_error"] > 0
     assert "adaptive_calibration_error" not in record
     assert 0 <= record["auroc"] <= 1
+
+
+def test_pixels_of_one_output_may_come_without_its_axis(generator):
+    members = torch.randn(3, 6, 1, 4, 5, generator=generator)
+    table = Table(members, torch.rand(6, 1, 4, 5, generator=generator) + 0.1)
+    targets = torch.randn(6, 1, 4, 5, generator=generator)
+    record = evaluate(table, (torch.arange(6), targets[:, 0]))
+    assert record == evaluate(table, (torch.arange(6), targets))
 
 
 def test_dense_tasks_refuse_metrics_that_order_all_pixels(segmenter):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from coset.bayes.batches import read_batch, read_inputs, read_pair
+from coset.bayes.batches import as_tensor, read_batch, read_inputs, read_pair
 from coset.errors import CosetError
 from coset.metrics.bootstrap import bootstrap_of_sums, bootstrap_standard_error
 from coset.metrics.catalogue import Metric
@@ -176,7 +176,7 @@ def _classification_readings(
 
 
 def _regression_readings(mean: Tensor, variance: Tensor | None, targets: Tensor) -> Readings:
-    if targets.shape == mean.shape[:1] and mean.shape[1:] == (1,):
+    if mean.shape[1] == 1 and targets.shape == mean.shape[:1] + mean.shape[2:]:
         targets = targets.unsqueeze(1)
     if variance is None:
         check_points(mean, targets)
@@ -212,13 +212,17 @@ def batches(data: Data) -> Iterator[tuple[Inputs, Tensor | None]]:
     >>> [len(inputs) for inputs, _ in batches(torch.zeros(700, 2))]
     [512, 188]
     """
+    data = as_tensor(data)
     if isinstance(data, Tensor):
         yield from ((part, None) for part in data.split(BATCH) if len(part))
     elif isinstance(data, tuple):
         yield from _tuple_batches(data)
     else:
+        # a loader draws a seed for its workers: not from the generator of the user
         loader: Iterable[object] = (
-            DataLoader(data, batch_size=BATCH) if isinstance(data, Dataset) else data
+            DataLoader(data, batch_size=BATCH, generator=torch.Generator())
+            if isinstance(data, Dataset)
+            else data
         )
         for batch in loader:
             yield _read(batch)
@@ -233,6 +237,7 @@ def _tuple_batches(data: tuple[object, ...]) -> Iterator[tuple[Inputs, Tensor | 
 
 
 def _read(batch: object) -> tuple[Inputs, Tensor | None]:
+    batch = as_tensor(batch)
     if isinstance(batch, Tensor):
         return batch, None
     if isinstance(batch, list | tuple) and len(batch) == 1:

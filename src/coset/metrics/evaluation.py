@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from coset.bayes.batches import as_tensor
 from coset.bayes.likelihood import Bernoulli, GaussianNoise, HeteroscedasticGaussian
 from coset.bayes.multivariate import MultivariateNoise
 from coset.errors import CosetError
@@ -84,7 +85,7 @@ def collect(
     likelihood = getattr(predictor, "likelihood", None)
     yes_or_no = isinstance(likelihood, Bernoulli)
     collected = None
-    for inputs, targets in batches(test):
+    for inputs, targets in batches(_as_pair(test)):
         if targets is None:
             raise CosetError(
                 "test has inputs only", "needed inputs and targets", "give the pair of both"
@@ -108,6 +109,16 @@ def collect(
     if outliers is not None:
         _add_outliers(collected, predictor, outliers, score)
     return collected
+
+
+def _as_pair(test: Data) -> Data:
+    """A list of inputs and targets, such as a batch of a loader, is the pair that fit reads it as.
+
+    Of outliers, which have no targets, a list is one of batches.
+    """
+    if isinstance(test, list) and len(test) == 2 and isinstance(as_tensor(test[1]), Tensor):
+        return test[0], test[1]
+    return test
 
 
 def _predicted(predictor: Predict, inputs: Any) -> PredictionsLike:
