@@ -9,6 +9,7 @@ import coset.metrics as metrics
 from coset.bayes import Bernoulli, GaussianNoise, HeteroscedasticGaussian
 from coset.errors import CosetError
 from coset.metrics import Metric, evaluate
+from coset.posterior.predict import Predictions
 
 
 def answer(members, variance=None):
@@ -111,6 +112,33 @@ def test_torchs_own_randomness_stays_as_it_was(classifier):
     state = torch.get_rng_state()
     evaluate(table, TensorDataset(inputs, y), outliers=TensorDataset(torch.arange(700, 900)))
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_weights_of_members_count(generator):
+    """Members of a mixture that weigh nothing neither predict nor contradict."""
+    members = ensemble(3, 40, 4, generator=generator)
+    log_weights = torch.tensor([0.7, 0.2, 0.1]).log()
+
+    def predictor(inputs):
+        return Predictions(members[:, inputs], log_weights=log_weights)
+
+    y = torch.randint(4, (40,), generator=generator)
+    record = evaluate(predictor, (torch.arange(40), y))
+    mean = torch.einsum("m,mnc->nc", log_weights.exp().double(), members)
+    assert record["negative_log_likelihood"] == pytest.approx(
+        float(metrics.negative_log_likelihood(mean, y)), rel=1e-6
+    )
+    own = torch.einsum("m,mn->n", log_weights.exp().double(), entropies(members))
+    assert record["mutual_information"] == pytest.approx(
+        float((entropies(mean) - own).mean()), rel=1e-5
+    )
+    assert record["disagreement"] == pytest.approx(
+        float(metrics.disagreement(members, log_weights)), rel=1e-6
+    )
+
+
+def entropies(probabilities):
+    return -(probabilities * probabilities.log()).sum(-1)
 
 
 def test_chosen_metrics_and_rows_of_ones_own(classifier):

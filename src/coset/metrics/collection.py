@@ -135,7 +135,13 @@ def readings(predictions: PredictionsLike, targets: Tensor, *, yes_or_no: bool =
         found = _classification_readings(mean, members, targets, pixels=pixels)
     if is_closed_form(predictions):
         del found["members"]
-    return found
+    return found | {"log_weights": log_weights_of(predictions)}
+
+
+def log_weights_of(predictions: PredictionsLike) -> Tensor:
+    """Of each member; equal unless the predictions have some."""
+    found: Tensor | None = getattr(predictions, "log_weights", None)
+    return torch.zeros(len(predictions.members)).log_softmax(0) if found is None else found
 
 
 def is_closed_form(predictions: PredictionsLike) -> bool:
@@ -193,17 +199,24 @@ class Slice:
     members: Tensor
     variance: Tensor | None
     covariance: Tensor | None = None
+    log_weights: Tensor | None = None
 
 
 def one_by_one(
     predictions: PredictionsLike, targets: Tensor
 ) -> Iterator[tuple[PredictionsLike, Tensor]]:
     """The predictions of each input by itself."""
-    spreads = predictions.variance, getattr(predictions, "covariance", None)
+    variance, covariance = predictions.variance, getattr(predictions, "covariance", None)
     for i in range(len(targets)):
         row = slice(i, i + 1)
-        parts = [None if spread is None else spread[row] for spread in spreads]
-        yield Slice(predictions.mean[row], predictions.members[:, row], *parts), targets[row]
+        part = Slice(
+            predictions.mean[row],
+            predictions.members[:, row],
+            None if variance is None else variance[row],
+            None if covariance is None else covariance[row],
+            getattr(predictions, "log_weights", None),
+        )
+        yield part, targets[row]
 
 
 def batches(data: Data) -> Iterator[tuple[Inputs, Tensor | None]]:

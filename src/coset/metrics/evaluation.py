@@ -17,6 +17,7 @@ from coset.metrics.collection import (
     Data,
     PredictionsLike,
     batches,
+    log_weights_of,
     one_by_one,
     readings,
 )
@@ -136,7 +137,9 @@ def _predicted(predictor: Predict, inputs: Any) -> PredictionsLike:
 def _offered_by(outliers: Data | None, dense: bool, members: bool) -> set[str]:
     if outliers is None:
         return set()
-    return {"outlier_scores"} if dense or not members else {"outlier_scores", "outlier_members"}
+    if dense or not members:
+        return {"outlier_scores"}
+    return {"outlier_scores", "outlier_members", "outlier_log_weights"}
 
 
 def _add_outliers(collected: Collected, predictor: Predict, outliers: Data, score: Score) -> None:
@@ -145,7 +148,11 @@ def _add_outliers(collected: Collected, predictor: Predict, outliers: Data, scor
     empty = True
     for inputs, _ in batches(outliers) if read else ():
         predictions = _predicted(predictor, inputs)
-        found = {"outlier_scores": score(predictions), "outlier_members": predictions.members}
+        found = {
+            "outlier_scores": score(predictions),
+            "outlier_members": predictions.members,
+            "outlier_log_weights": log_weights_of(predictions),
+        }
         collected.add({name: found[name] for name in read})
         empty = False
     if read and empty:
