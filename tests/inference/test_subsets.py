@@ -108,6 +108,8 @@ def test_bad_subsets(regression):
         Subnetwork(0)
     with pytest.raises(CosetError, match="score"):
         Subnetwork(3, score="largest")
+    with pytest.raises(CosetError, match=r"prior precision of -1\.0"):
+        Subnetwork(3, prior_precision=-1.0)
 
 
 @pytest.mark.parametrize("subset", [None, "2.*", LastLayer(), Subnetwork(5)], ids=repr)
