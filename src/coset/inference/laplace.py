@@ -158,6 +158,13 @@ class Laplace:
                 "needed whole tensors",
                 "use Full() with a Subnetwork, or name patterns",
             )
+        noise = problem.likelihood
+        if isinstance(noise, MultivariateNoise) and noise.covariance is None:
+            raise CosetError(
+                "got noise of unknown covariance with MatrixFree()",
+                "needed the covariance",
+                "let KFAC() learn it, and give the likelihood of that predictor",
+            )
         layout = layout_of(self.subset, problem)
         sampled = fit_matrix_free(
             problem,

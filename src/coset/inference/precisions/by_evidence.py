@@ -5,6 +5,7 @@ from typing import Literal
 
 from coset.bayes.batches import Data
 from coset.bayes.likelihood import GaussianNoise, HeteroscedasticGaussian, Likelihood
+from coset.bayes.multivariate import MultivariateNoise
 from coset.curvature.tangent import HessianAt, Mean
 from coset.errors import require_counts, require_kinds
 from coset.inference.precisions.grouping import Grouping
@@ -53,7 +54,9 @@ class ByEvidence:
 
     def settled(self, likelihood: Likelihood) -> "ByEvidence":
         """Without ``"auto"``."""
-        gaussian = isinstance(likelihood, GaussianNoise | HeteroscedasticGaussian)
+        gaussian = isinstance(
+            likelihood, GaussianNoise | MultivariateNoise | HeteroscedasticGaussian
+        )
         at_network = gaussian or self.mean != "tangent"
         form = ("full" if at_network else "simple") if self.form == "auto" else self.form
         hessian = self.hessian
