@@ -8,9 +8,11 @@ from coset import (
     KFAC,
     ByEvidence,
     CosetError,
+    DiagonalOnly,
     Full,
     GaussianNoise,
     Laplace,
+    LowRank,
     MonteCarlo,
     MultivariateNoise,
     Subnetwork,
@@ -126,6 +128,22 @@ def test_learnt_for_one_output_it_is_plain_noise(tuning, recipe, axis):
     )
     assert float(rich.likelihood.covariance) == pytest.approx(plain.likelihood.std**2, rel=1e-3)
     assert rich.log_evidence == pytest.approx(plain.log_evidence, abs=1e-4)
+
+
+@pytest.mark.parametrize("recipe", [KFAC(), LowRank(4), DiagonalOnly()], ids=repr)
+@pytest.mark.parametrize("mean", ["tangent", "network"])
+def test_learnt_for_one_output_of_a_large_problem_it_is_plain_noise(recipe, mean, monkeypatch):
+    """Where evidence is that of the structure: what it leaves out says nothing of the noise."""
+    monkeypatch.setattr("coset.curvature.tangent.DIRECT", 0)
+    inputs, targets = data(200)
+    pair = inputs, targets[:, :1]
+    module = trained(nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)), pair)
+    method = Laplace(recipe, tuning=ByEvidence(mean=mean))
+    plain, rich = (
+        fit(module, pair, method=method, likelihood=likelihood)
+        for likelihood in (GaussianNoise(), MultivariateNoise())
+    )
+    assert float(rich.likelihood.covariance) == pytest.approx(plain.likelihood.std**2, rel=0.01)
 
 
 def test_a_learnt_covariance_does_not_depend_on_the_structure_of_the_posterior():

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.multivariate import MultivariateNoise, whitened
+from coset.bayes.multivariate import MultivariateNoise, whiten, whitened
 from coset.bayes.problem import Problem
 from coset.curvature.tangent import Form, Tangent
 from coset.inference.precisions.by_evidence import ByEvidence
@@ -62,7 +62,7 @@ def fit_whitened(
             # the precisions are those of the exact curvature, whatever structure is kept
             spread = _exact_spread(posterior, tangent, factor)
         else:
-            spread = _spread(posterior, problem)
+            spread = _spread(posterior, problem, factor)
         fresh = noise.estimate(_rows(residuals), spread)
         fresh = fresh.at_least(_rows(targets - outputs))  # around which predictions lie
         assert fresh.covariance is not None
@@ -101,7 +101,7 @@ def _moved(
         form,
         preconditioner=None if small else cast(near, flat.dtype),
         tolerance=1e-11 if small else 1e-4,
-        steps=20 if small else 2,
+        steps=20 if small else (2 if form == "full" else 8),  # from the network, or from zero
     )
     change = point.outputs - tangent.outputs
     return (change.movedim(1, -1) @ factor.mT).movedim(-1, 1)
@@ -136,8 +136,15 @@ def _exact_spread(
     return (root @ spread @ root.mT).to(factor)
 
 
-def _spread(posterior: Gaussian, problem: Problem) -> Float[Tensor, "c c"]:
-    """The mean covariance of the outputs over the data."""
+def _spread(
+    posterior: Gaussian, problem: Problem, factor: Float[Tensor, "c c"]
+) -> Float[Tensor, "c c"]:
+    """The mean covariance of the outputs over the data, as far as the data leave it open.
+
+    Where the curvature has no direction (:class:`coset.LowRank`) the posterior is as wide as the
+    prior, whatever the noise; the share of the noise is therefore that of the effective weights
+    ``γ``, which in whitened outputs is ``Σ tr S = γ`` over all data.
+    """
     total, count = None, 0
     for inputs, _ in problem.train:
         covariance = output_moments(posterior, problem.network, inputs)[1]
@@ -145,4 +152,6 @@ def _spread(posterior: Gaussian, problem: Problem) -> Float[Tensor, "c c"]:
         total = part if total is None else total + part
         count += covariance.numel() // covariance.shape[1] ** 2
     assert total is not None
-    return total / count
+    share = float(whiten(whiten(total, factor).mT, factor).trace())
+    effective = posterior.report.diagnostics["effective_weights"]
+    return total / count * (effective / share if share > 0 else 1.0)
