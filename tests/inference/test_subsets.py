@@ -18,6 +18,7 @@ from coset import (
     MaximumAPosteriori,
     MonteCarlo,
     MultiMode,
+    MultivariateNoise,
     Subnetwork,
     assign,
     fit,
@@ -98,6 +99,17 @@ def test_the_largest_variances_capture_more_than_chance(regression, tmp_path):
         return float(diagonal(predictor.posterior.covariance).sum())
 
     assert captured("wasserstein") > captured("random")
+
+
+def test_a_subnetwork_is_chosen_under_the_noise_that_is_given():
+    module = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+    data, std = (torch.randn(40, 3), torch.randn(40, 2)), torch.tensor([0.3, 3.0])
+    plain, rich = (
+        fit(module, data, method=Laplace(Full(), subset=Subnetwork(6)), likelihood=likelihood)
+        for likelihood in (GaussianNoise(std), MultivariateNoise(torch.diag(std.square())))
+    )
+    assert torch.equal(plain.posterior.covariance.index, rich.posterior.covariance.index)
+    torch.testing.assert_close(plain(data[0]).variance, rich(data[0]).variance)
 
 
 def test_bad_subsets(regression):

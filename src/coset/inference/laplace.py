@@ -119,8 +119,9 @@ class Laplace:
         generator: torch.Generator,
         tell: Progress,
     ) -> Gaussian | TangentSamples:
-        whitened = isinstance(problem.likelihood, MultivariateNoise) and self.tuning is not None
-        at_unit = whitened or is_learnt(problem.likelihood)
+        noise = problem.likelihood
+        unknown = isinstance(noise, MultivariateNoise) and noise.covariance is None
+        at_unit = is_learnt(noise) or (unknown and self.tuning is not None)
         unit = problem.with_likelihood(GaussianNoise(1.0)) if at_unit else problem
         part = part_of(self.subset, curvature, unit, weights, generator=generator)
         part = replace(part, fixed=_others(part.layout, weights, start))
