@@ -323,6 +323,7 @@ def test_dense_tasks_refuse_metrics_that_order_all_pixels(segmenter):
         (lambda x, y: {"test": [{"x": x}]}, "batches that are dictionaries of x"),
         (lambda x, y: {"test": (x, y + 1)}, "needed class indices"),
         (lambda x, y: {"outliers": x[:0]}, "outliers is empty"),
+        (lambda x, y: {"outliers": x, "score": "entropy"}, "got score='entropy'"),
     ],
 )
 def test_bad_calls_say_which(classifier, change, says):

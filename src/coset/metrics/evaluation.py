@@ -10,7 +10,7 @@ from torch import Tensor
 from coset.bayes.batches import as_tensor
 from coset.bayes.likelihood import Bernoulli, GaussianNoise, HeteroscedasticGaussian
 from coset.bayes.multivariate import MultivariateNoise
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kind
 from coset.metrics.catalogue import CATALOGUE, Metric, metric_named
 from coset.metrics.collection import (
     Collected,
@@ -69,6 +69,7 @@ def evaluate(
     >>> evaluate(predictor, test, metrics=["accuracy"])
     {'accuracy': 0.75}
     """
+    require_kind(Score | None, score=score)
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     with torch.no_grad():
         collected = collect(predictor, test, outliers, metrics, score)
