@@ -21,6 +21,7 @@ from coset import (
     Bernoulli,
     ByEvidence,
     Categorical,
+    CosetError,
     DiagonalOnly,
     Full,
     GaussianNoise,
@@ -190,6 +191,17 @@ def test_validation_scales_the_covariance(classification):
     torch.testing.assert_close(
         predictor(data[0]).covariance, max(factor, 1e-12) * plain(data[0]).covariance
     )
+
+
+@pytest.mark.parametrize("recipe", [KFAC(), MatrixFree(4)], ids=["kfac", "samples"])
+def test_validation_data_are_refused_before_any_work(classification, recipe):
+    module, (inputs, labels) = classification
+    told = []
+    tuning = ByEvidence(validation=(inputs, labels + 5))
+    with pytest.raises(CosetError, match="labels from 5"):
+        fit(module, (inputs, labels), method=Laplace(recipe, tuning=tuning),
+            progress=lambda share, line: told.append(share))  # fmt: skip
+    assert not told
 
 
 @pytest.mark.parametrize("kind", [torch.uint8, torch.int16, torch.int32])

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from coset.bayes.batches import as_batches
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.multivariate import MultivariateNoise
 from coset.bayes.problem import Problem
@@ -105,10 +106,19 @@ class Laplace:
             )
         problem.check_batch_norm()
         problem.network.layout.check(weights)
+        ready = self._with_read_validation(problem)
         tell(0.0, "curvature")
         if isinstance(self.curvature, MatrixFree):
-            return self._by_samples(self.curvature, problem, weights, start, generator, tell)
-        return self._by_curvature(self.curvature, problem, weights, start, generator, tell)
+            return ready._by_samples(self.curvature, problem, weights, start, generator, tell)
+        return ready._by_curvature(self.curvature, problem, weights, start, generator, tell)
+
+    def _with_read_validation(self, problem: Problem) -> "Laplace":
+        """The same with held-out data that are read and checked, before any work."""
+        if self.tuning is None or self.tuning.validation is None:
+            return self
+        held_out = as_batches(self.tuning.validation)
+        replace(problem, train=held_out).check()
+        return replace(self, tuning=replace(self.tuning, validation=held_out))
 
     def _by_curvature(
         self,
