@@ -6,7 +6,7 @@ from metric_cases import ensemble
 from torch.utils.data import DataLoader, TensorDataset
 
 import coset.metrics as metrics
-from coset.bayes import Bernoulli, GaussianNoise, HeteroscedasticGaussian
+from coset.bayes import Bernoulli, Categorical, GaussianNoise, HeteroscedasticGaussian
 from coset.errors import CosetError
 from coset.metrics import Metric, evaluate
 from coset.posterior.predict import Predictions
@@ -290,6 +290,18 @@ def test_dense_tasks_count_every_pixel(segmenter):
     assert record["mean_intersection_over_union_standard_error"] > 0
     assert "adaptive_calibration_error" not in record
     assert 0 <= record["auroc"] <= 1
+
+
+def test_one_class_is_no_question():
+    """Of a likelihood of classes; one probability alone is that of yes."""
+
+    def predictor(inputs):
+        return answer(torch.ones(1, len(inputs), 1))
+
+    predictor.likelihood = Categorical()
+    record = evaluate(predictor, (torch.arange(5), torch.zeros(5, dtype=torch.long)))
+    assert record["accuracy"] == 1
+    assert record["negative_log_likelihood"] == 0
 
 
 def test_pixels_of_one_output_may_come_without_its_axis(generator):

@@ -116,14 +116,18 @@ class Collected:
         )
 
 
-def readings(predictions: PredictionsLike, targets: Tensor, *, yes_or_no: bool = False) -> Readings:
+def readings(
+    predictions: PredictionsLike, targets: Tensor, *, yes_or_no: bool | None = None
+) -> Readings:
     """What the metrics can read of one batch.
 
     Whole-number targets mean classification, others regression; with ``yes_or_no`` every output is
     a question of its own, and targets are zeros and ones of any dtype.
     """
     mean, members = predictions.mean, predictions.members
-    if yes_or_no or (mean.shape[1] == 1 and not targets.is_floating_point()):
+    if yes_or_no is None:
+        yes_or_no = mean.shape[1] == 1 and not targets.is_floating_point()
+    if yes_or_no:
         found = _yes_or_no_readings(mean, members, targets)
     elif targets.is_floating_point():
         return _regression_readings(mean, predictions.variance, targets)

@@ -8,7 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.batches import as_tensor
-from coset.bayes.likelihood import Bernoulli, GaussianNoise, HeteroscedasticGaussian
+from coset.bayes.likelihood import (
+    Bernoulli,
+    Categorical,
+    GaussianNoise,
+    HeteroscedasticGaussian,
+)
 from coset.bayes.multivariate import MultivariateNoise
 from coset.errors import CosetError, require_kind
 from coset.metrics.catalogue import CATALOGUE, Metric, metric_named
@@ -85,7 +90,8 @@ def collect(
 ) -> Collected:
     """Predict the test set, then the outliers, and keep what the metrics read."""
     likelihood = getattr(predictor, "likelihood", None)
-    yes_or_no = isinstance(likelihood, Bernoulli)
+    known = isinstance(likelihood, Bernoulli | Categorical)
+    yes_or_no = isinstance(likelihood, Bernoulli) if known else None
     collected = None
     for inputs, targets in batches(_as_pair(test)):
         if targets is None:
@@ -162,10 +168,13 @@ def _add_outliers(collected: Collected, predictor: Predict, outliers: Data, scor
         )
 
 
-def _default_score(predictions: PredictionsLike, classification: bool, yes_or_no: bool) -> Score:
+def _default_score(
+    predictions: PredictionsLike, classification: bool, yes_or_no: bool | None
+) -> Score:
     if not classification:
         return variance_score
-    return answer_score if yes_or_no or predictions.mean.shape[1] == 1 else probability_score
+    alone = predictions.mean.shape[1] == 1 if yes_or_no is None else yes_or_no
+    return answer_score if alone else probability_score
 
 
 def probability_score(predictions: PredictionsLike) -> Float[Tensor, " n"]:
