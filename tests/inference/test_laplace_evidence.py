@@ -28,6 +28,7 @@ from coset import (
     Laplace,
     LowRank,
     MatrixFree,
+    MultivariateNoise,
     fit,
     linearise,
     metrics,
@@ -296,3 +297,25 @@ def test_tuning_tells_how_far_it_is():
     shares = [share for share, _ in told]
     assert shares == sorted(shares)
     assert sum(0.4 < share < 0.9 for share, line in told if line == "evidence") > 1
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "tuning"),
+    [
+        (MultivariateNoise(), ByEvidence()),
+        (GaussianNoise(1.0), None),
+        (GaussianNoise(), ByEvidence()),
+    ],
+)
+def test_progress_goes_forward_to_its_end(likelihood, tuning):
+    module = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2))
+    told = []
+    fit(
+        module,
+        (torch.randn(30, 2), torch.randn(30, 2)),
+        method=Laplace(tuning=tuning),
+        likelihood=likelihood,
+        progress=lambda share, line: told.append(share),
+    )
+    assert told == sorted(told)
+    assert told[-1] == 1

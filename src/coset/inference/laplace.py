@@ -136,15 +136,18 @@ class Laplace:
         part = part_of(self.subset, curvature, unit, weights, generator=generator)
         part = replace(part, fixed=_others(part.layout, weights, start))
         if self.tuning is None:
-            return _untuned(problem, weights, part)
+            untuned = _untuned(problem, weights, part)
+            tell(1.0, "done")
+            return untuned
         settings, notes = self.tuning.settled(unit.likelihood).with_safe_mean(unit.likelihood)
         if not isinstance(problem.likelihood, MultivariateNoise):
             posterior, _ = _tuned(problem, weights, part, settings, tell)
         else:
+            forward = _forward(tell)  # each round is a tuning of its own
             posterior = fit_whitened(
                 problem,
                 weights,
-                lambda white: _tuned(white, weights, part, settings, tell),
+                lambda white: _tuned(white, weights, part, settings, forward),
                 settings,
             )
         report = replace(posterior.report, warnings=(*posterior.report.warnings, *notes))
@@ -191,6 +194,19 @@ class Laplace:
         if self.tuning is None:
             return sampled
         return examine(sampled, problem, self.tuning.validation, _RULE.link)
+
+
+def _forward(tell: Progress) -> Progress:
+    """Tells nothing that lies behind what was told before."""
+    reached = 0.0
+
+    def told(share: float, line: str) -> None:
+        nonlocal reached
+        if share >= reached:
+            reached = share
+            tell(share, line)
+
+    return told
 
 
 def _others(layout: Layout, weights: Weights, start: Weights | None) -> Weights:
