@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import coset
 from coset import (
     SGD,
+    SGHMC,
     Adam,
     Categorical,
     CosetError,
@@ -53,6 +54,32 @@ def test_three_lines_are_enough(data):
     predictions = predictor(data[0])
     assert predictions.mean.shape == (40, 3)
     assert (predictions.mean.argmax(1) == data[1]).float().mean() > 0.8
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("method", [None, QUICK, SGHMC(burn_in=2, draws=2, chains=1, thinning=1)])
+def test_torchs_modes_without_gradients_change_nothing(data, mode, method):
+    """Neither of what is fitted nor of what is predicted, by tensors made there or before."""
+    expected = fit(trained := module().eval(), data, method=method)
+    inputs, targets = data
+    with mode():
+        found = fit(trained, (inputs.clone(), targets.clone()), method=method)
+        predictions = found(inputs.clone())
+        again = expected(inputs.clone())
+        scores = coset.evaluate(found, TensorDataset(inputs, targets), metrics=["accuracy"])
+    for each in (predictions, again, found(inputs)):
+        assert torch.equal(each.mean, expected(inputs).mean)
+    assert scores == coset.evaluate(expected, data, metrics=["accuracy"])
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_joint_and_updated_predictions_in_torchs_modes_without_gradients(data, mode):
+    predictor, (inputs, targets) = fit(module().eval(), data), data
+    with mode():
+        joint = predictor.joint(inputs[:4].clone()).covariance
+        updated = predictor.update((inputs[:9].clone(), targets[:9].clone()))(inputs).variance
+    assert torch.equal(joint, predictor.joint(inputs[:4]).covariance)
+    assert torch.equal(updated, predictor.update((inputs[:9], targets[:9]))(inputs).variance)
 
 
 def test_fitting_does_not_change_the_module(data):

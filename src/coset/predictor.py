@@ -30,6 +30,7 @@ from coset.printing import several, shown
 from coset.store import load_record, save_record
 from coset.version import __version__
 from coset.vocabulary import Inputs, Progress, Weights
+from coset.weights.inference_mode import outside_inference_mode
 from coset.weights.inputs import take_rows
 from coset.weights.network import (
     REFUSALS,
@@ -101,11 +102,13 @@ class Predictor:
                 give equal predictions.
         """
         require_kind(PredictionRule | None, "MonteCarlo", rule=rule)
-        inputs, random = read_inputs(inputs), _seeded(generator)
-        with _blaming(self.network, inputs):
-            return (rule or self.rule)(
-                self.posterior, self.network, self.likelihood, inputs, generator=random
-            )
+        random = _seeded(generator)
+        with outside_inference_mode():
+            inputs = read_inputs(inputs)
+            with _blaming(self.network, inputs):
+                return (rule or self.rule)(
+                    self.posterior, self.network, self.likelihood, inputs, generator=random
+                )
 
     def joint(self, inputs: Inputs) -> JointPredictions:
         """The joint distribution of the outputs at all inputs, for Gaussian posteriors.
@@ -114,9 +117,10 @@ class Predictor:
             inputs: A tensor or array with the data along its first axis; for a network that takes
                 several, a tuple of such.
         """
-        inputs = read_inputs(inputs)
-        with _blaming(self.network, inputs):
-            return Linearised().joint(self.posterior, self.network, self.likelihood, inputs)
+        with outside_inference_mode():
+            inputs = read_inputs(inputs)
+            with _blaming(self.network, inputs):
+                return Linearised().joint(self.posterior, self.network, self.likelihood, inputs)
 
     @property
     def log_evidence(self) -> float | None:
@@ -141,9 +145,10 @@ class Predictor:
                 "needed a Gaussian, such as Laplace() finds, to add data to",
                 "fit again with all data",
             )
-        problem = Problem(self.network, self.likelihood, self.prior, as_batches(data))
-        problem.check()
-        return replace(self, posterior=add_data(self.posterior, problem, mean=mean))
+        with outside_inference_mode():
+            problem = Problem(self.network, self.likelihood, self.prior, as_batches(data))
+            problem.check()
+            return replace(self, posterior=add_data(self.posterior, problem, mean=mean))
 
     def save(self, path: str | Path) -> None:
         """Writes one safetensors file with JSON facts; :func:`load` reads it.
@@ -230,7 +235,7 @@ def fit(
     require_kind(Mapping | None, start=start)
     require_kind(Progress | None, progress=progress)
     chosen, random = Laplace() if method is None else method, _seeded(generator)
-    with own_randomness(random.initial_seed()):
+    with outside_inference_mode(), torch.enable_grad(), own_randomness(random.initial_seed()):
         problem = Problem.of(module, train, likelihood=likelihood, prior=prior)
         posterior = fit_telling(chosen, problem, start=start, generator=random, progress=progress)
     report = posterior.report

@@ -8,9 +8,11 @@ from coset import (
     KFAC,
     ByEvidence,
     CosetError,
+    DiagonalOnly,
     Full,
     GaussianNoise,
     Laplace,
+    LowRank,
     MonteCarlo,
     MultivariateNoise,
     Subnetwork,
@@ -106,6 +108,54 @@ def test_a_learnt_covariance_is_stationary(diagonal):
         for step in (-0.02, 0.02):
             other = MultivariateNoise(learnt + step * change)
             assert float(linearise(module, pair, other).log_evidence(predictor.prior)) < best
+
+
+@pytest.mark.parametrize("axis", [True, False], ids=["(n, 1)", "(n,)"])
+@pytest.mark.parametrize("recipe", [KFAC(), Full()], ids=repr)
+@pytest.mark.parametrize(
+    "tuning",
+    [ByEvidence(), ByEvidence(form="simple"), ByEvidence(noise=False), ByEvidence(mean="network")],
+    ids=["tangent", "simple", "residuals", "network"],
+)
+def test_learnt_for_one_output_it_is_plain_noise(tuning, recipe, axis):
+    inputs, targets = data()
+    pair = inputs, targets[:, :1]
+    module = trained(nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)), pair)
+    given = pair if axis else (inputs, targets[:, 0])
+    plain, rich = (
+        fit(module, given, method=Laplace(recipe, tuning=tuning), likelihood=likelihood)
+        for likelihood in (GaussianNoise(), MultivariateNoise())
+    )
+    assert float(rich.likelihood.covariance) == pytest.approx(plain.likelihood.std**2, rel=1e-3)
+    assert rich.log_evidence == pytest.approx(plain.log_evidence, abs=1e-4)
+
+
+@pytest.mark.parametrize("recipe", [KFAC(), LowRank(4), DiagonalOnly()], ids=repr)
+@pytest.mark.parametrize("mean", ["tangent", "network"])
+def test_learnt_for_one_output_of_a_large_problem_it_is_plain_noise(recipe, mean, monkeypatch):
+    """Where evidence is that of the structure: what it leaves out says nothing of the noise."""
+    monkeypatch.setattr("coset.curvature.tangent.DIRECT", 0)
+    inputs, targets = data(200)
+    pair = inputs, targets[:, :1]
+    module = trained(nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)), pair)
+    method = Laplace(recipe, tuning=ByEvidence(mean=mean))
+    plain, rich = (
+        fit(module, pair, method=method, likelihood=likelihood)
+        for likelihood in (GaussianNoise(), MultivariateNoise())
+    )
+    assert float(rich.likelihood.covariance) == pytest.approx(plain.likelihood.std**2, rel=0.01)
+
+
+def test_a_learnt_covariance_does_not_depend_on_the_structure_of_the_posterior():
+    """Of a small regression, whose evidence is exact: not on the way its covariance is kept."""
+    pair = data()
+    module = trained(network(), pair)
+    full, other = (
+        fit(module, pair, method=Laplace(recipe), likelihood=MultivariateNoise())
+        for recipe in (Full(), KFAC())
+    )
+    torch.testing.assert_close(full.likelihood.covariance, other.likelihood.covariance)
+    assert other.log_evidence == pytest.approx(full.log_evidence, rel=1e-9)
 
 
 @pytest.mark.parametrize("diagonal", [False, True])

@@ -145,3 +145,22 @@ def test_batch_norm_without_running_statistics_is_named():
     module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, track_running_stats=False))
     with pytest.raises(CosetError, match="batch norm '1' without running statistics"):
         Problem.of(module, (torch.randn(4, 2), torch.arange(4) % 3))
+
+
+class Halving(nn.Module):
+    """A network that writes into its inputs: every pass over the data would halve them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, inputs):
+        return self.layer(inputs.mul_(0.5))
+
+
+def test_networks_that_write_into_their_inputs_are_refused_before_they_do():
+    inputs, targets = torch.randn(6, 3), torch.zeros(6, dtype=torch.long)
+    before = inputs.clone()
+    with pytest.raises(CosetError, match="writes into its inputs"):
+        Problem.of(Halving(), (inputs, targets))
+    assert torch.equal(inputs, before)

@@ -7,7 +7,18 @@ import torch
 from curvature_networks import brute_jacobian, build
 from torch import nn
 
-from coset import Categorical, CosetError, GaussianNoise, GaussianPrior, functionalise, linearise
+from coset import (
+    ByEvidence,
+    Categorical,
+    CosetError,
+    Full,
+    GaussianNoise,
+    GaussianPrior,
+    Laplace,
+    fit,
+    functionalise,
+    linearise,
+)
 from coset.curvature.jacobian import Jacobian
 from coset.linalg import Dense, dense
 
@@ -177,6 +188,35 @@ def test_the_output_curvature_of_the_evidence_is_taken_where_it_is_asked_for():
     at_mode = tangent.log_evidence(0.1, hessian="tangent")
     torch.testing.assert_close(at_mode, tangent.log_evidence(0.1))
     assert not torch.isclose(at_mode, tangent.log_evidence(0.1, hessian="network"))
+
+
+@pytest.mark.parametrize("mean", ["network", "newton", "tangent"])
+@pytest.mark.parametrize("form", ["full", "simple"])
+def test_the_output_curvature_at_the_network_is_that_of_its_own_outputs(mean, form):
+    """As a fit takes it: also in the simple form, whose own outputs at the network are others."""
+    module, inputs = build("mlp", 30)
+    data = inputs, torch.randint(0, 3, (30,))
+    tuning = ByEvidence(mean=mean, form=form, hessian="network", groups="single")
+    predictor = fit(module, data, method=Laplace(Full(), tuning=tuning))
+    value = linearise(module, data).log_evidence(predictor.prior, mean, form, hessian="network")
+    assert float(value) == pytest.approx(predictor.log_evidence, abs=1e-8)
+
+
+def test_slips_of_the_pen_are_named():
+    module, inputs = build("mlp", 30)
+    tangent = linearise(module, (inputs, torch.randint(0, 3, (30,))))
+    for slip in ({"mean": "map"}, {"form": "linear"}, {"hessian": "mode"}):
+        with pytest.raises(CosetError, match=next(iter(slip.values()))):
+            tangent.log_evidence(0.1, **slip)
+
+
+def test_one_pattern_may_stand_by_itself():
+    module, inputs = build("mlp", 30)
+    data = inputs, torch.randint(0, 3, (30,))
+    last = [n for n, _ in module.named_parameters()][-1].rpartition(".")[0]
+    alone, several = (linearise(module, data, subset=p) for p in (f"{last}.*", (f"{last}.*",)))
+    assert alone.layout == several.layout
+    assert alone.layout.size < sum(p.numel() for p in module.parameters())
 
 
 @pytest.mark.parametrize("form", ["full", "simple"])

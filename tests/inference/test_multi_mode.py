@@ -16,6 +16,7 @@ from coset import (
     Checkpoint,
     CosetError,
     DeepEnsemble,
+    GaussianNoise,
     GaussianPrior,
     Laplace,
     MaximumAPosteriori,
@@ -23,6 +24,7 @@ from coset import (
     MeanField,
     MultiMode,
     RebasedGaussian,
+    fit,
 )
 from coset.inference.multi_mode import _with_own_folder
 from coset.posterior.families import PointMass
@@ -136,3 +138,16 @@ def test_every_checkpoint_inside_gets_a_folder_of_the_mode():
 def test_slips_of_the_pen_are_named(build, words):
     with pytest.raises(CosetError, match=words):
         build()
+
+
+@pytest.mark.parametrize("by_evidence", [False, True])
+def test_learnt_noise_is_that_of_the_modes_by_their_weights(by_evidence):
+    inputs = torch.linspace(-2, 2, 40).unsqueeze(1)
+    targets = (2 * inputs).sin() + 0.1 * torch.randn(40, 1)
+    module = nn.Sequential(nn.Linear(1, 6), nn.Tanh(), nn.Linear(6, 1))
+    method = MultiMode(Laplace(), 3, by_evidence=by_evidence, base=MaximumAPosteriori(epochs=40))
+    predictor = fit(module, (inputs, targets), method=method, likelihood=GaussianNoise())
+    parts = predictor.posterior.components
+    variances = torch.tensor([part.report.likelihood.std**2 for part in parts]).double()
+    expected = predictor.posterior.log_weights.double().exp() @ variances
+    assert predictor.likelihood.std**2 == pytest.approx(float(expected))

@@ -18,6 +18,7 @@ from coset import (
     MaximumAPosteriori,
     MonteCarlo,
     MultiMode,
+    MultivariateNoise,
     Subnetwork,
     assign,
     fit,
@@ -100,6 +101,17 @@ def test_the_largest_variances_capture_more_than_chance(regression, tmp_path):
     assert captured("wasserstein") > captured("random")
 
 
+def test_a_subnetwork_is_chosen_under_the_noise_that_is_given():
+    module = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+    data, std = (torch.randn(40, 3), torch.randn(40, 2)), torch.tensor([0.3, 3.0])
+    plain, rich = (
+        fit(module, data, method=Laplace(Full(), subset=Subnetwork(6)), likelihood=likelihood)
+        for likelihood in (GaussianNoise(std), MultivariateNoise(torch.diag(std.square())))
+    )
+    assert torch.equal(plain.posterior.covariance.index, rich.posterior.covariance.index)
+    torch.testing.assert_close(plain(data[0]).variance, rich(data[0]).variance)
+
+
 def test_bad_subsets(regression):
     module, data = regression
     with pytest.raises(CosetError, match="needed at most"):
@@ -108,6 +120,8 @@ def test_bad_subsets(regression):
         Subnetwork(0)
     with pytest.raises(CosetError, match="score"):
         Subnetwork(3, score="largest")
+    with pytest.raises(CosetError, match=r"prior precision of -1\.0"):
+        Subnetwork(3, prior_precision=-1.0)
 
 
 @pytest.mark.parametrize("subset", [None, "2.*", LastLayer(), Subnetwork(5)], ids=repr)

@@ -6,9 +6,10 @@ from metric_cases import ensemble
 from torch.utils.data import DataLoader, TensorDataset
 
 import coset.metrics as metrics
-from coset.bayes import Bernoulli, GaussianNoise, HeteroscedasticGaussian
+from coset.bayes import Bernoulli, Categorical, GaussianNoise, HeteroscedasticGaussian
 from coset.errors import CosetError
 from coset.metrics import Metric, evaluate
+from coset.posterior.predict import Predictions
 
 
 def answer(members, variance=None):
@@ -94,6 +95,50 @@ def test_data_come_in_many_forms(classifier, form):
     assert record == pytest.approx(
         evaluate(table, (inputs, y), outliers=torch.arange(700, 900)), abs=1e-12
     )
+
+
+def test_arrays_and_batches_as_a_loader_yields_them(classifier):
+    table, inputs, y = classifier
+    others = torch.arange(700, 900)
+    expected = evaluate(table, (inputs, y), outliers=others)
+    batch = next(iter(DataLoader(TensorDataset(inputs, y), batch_size=700)))
+    assert evaluate(table, batch, outliers=others.numpy()) == expected
+    halves = [others[:100].numpy(), others[100:].numpy()]
+    assert evaluate(table, [inputs.numpy(), y.numpy()], outliers=halves) == expected
+
+
+def test_torchs_own_randomness_stays_as_it_was(classifier):
+    table, inputs, y = classifier
+    state = torch.get_rng_state()
+    evaluate(table, TensorDataset(inputs, y), outliers=TensorDataset(torch.arange(700, 900)))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_weights_of_members_count(generator):
+    """Members of a mixture that weigh nothing neither predict nor contradict."""
+    members = ensemble(3, 40, 4, generator=generator)
+    log_weights = torch.tensor([0.7, 0.2, 0.1]).log()
+
+    def predictor(inputs):
+        return Predictions(members[:, inputs], log_weights=log_weights)
+
+    y = torch.randint(4, (40,), generator=generator)
+    record = evaluate(predictor, (torch.arange(40), y))
+    mean = torch.einsum("m,mnc->nc", log_weights.exp().double(), members)
+    assert record["negative_log_likelihood"] == pytest.approx(
+        float(metrics.negative_log_likelihood(mean, y)), rel=1e-6
+    )
+    own = torch.einsum("m,mn->n", log_weights.exp().double(), entropies(members))
+    assert record["mutual_information"] == pytest.approx(
+        float((entropies(mean) - own).mean()), rel=1e-5
+    )
+    assert record["disagreement"] == pytest.approx(
+        float(metrics.disagreement(members, log_weights)), rel=1e-6
+    )
+
+
+def entropies(probabilities):
+    return -(probabilities * probabilities.log()).sum(-1)
 
 
 def test_chosen_metrics_and_rows_of_ones_own(classifier):
@@ -247,6 +292,26 @@ def test_dense_tasks_count_every_pixel(segmenter):
     assert 0 <= record["auroc"] <= 1
 
 
+def test_one_class_is_no_question():
+    """Of a likelihood of classes; one probability alone is that of yes."""
+
+    def predictor(inputs):
+        return answer(torch.ones(1, len(inputs), 1))
+
+    predictor.likelihood = Categorical()
+    record = evaluate(predictor, (torch.arange(5), torch.zeros(5, dtype=torch.long)))
+    assert record["accuracy"] == 1
+    assert record["negative_log_likelihood"] == 0
+
+
+def test_pixels_of_one_output_may_come_without_its_axis(generator):
+    members = torch.randn(3, 6, 1, 4, 5, generator=generator)
+    table = Table(members, torch.rand(6, 1, 4, 5, generator=generator) + 0.1)
+    targets = torch.randn(6, 1, 4, 5, generator=generator)
+    record = evaluate(table, (torch.arange(6), targets[:, 0]))
+    assert record == evaluate(table, (torch.arange(6), targets))
+
+
 def test_dense_tasks_refuse_metrics_that_order_all_pixels(segmenter):
     table, y = segmenter
     with pytest.raises(CosetError, match="all pixels at once"):
@@ -270,6 +335,7 @@ def test_dense_tasks_refuse_metrics_that_order_all_pixels(segmenter):
         (lambda x, y: {"test": [{"x": x}]}, "batches that are dictionaries of x"),
         (lambda x, y: {"test": (x, y + 1)}, "needed class indices"),
         (lambda x, y: {"outliers": x[:0]}, "outliers is empty"),
+        (lambda x, y: {"outliers": x, "score": "entropy"}, "got score='entropy'"),
     ],
 )
 def test_bad_calls_say_which(classifier, change, says):

@@ -1,6 +1,7 @@
 import json
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 
@@ -61,6 +62,15 @@ def same(first, second):
 def test_values_come_back_through_json(value):
     facts, tensors = describe(value, "x")
     assert same(restore(json.loads(json.dumps(facts)), tensors), value)
+
+
+def test_numbers_of_numpy_are_numbers():
+    """As likelihoods and priors take them."""
+    facts, tensors = describe(GaussianNoise(np.float32(0.5)), "x")
+    assert restore(json.loads(json.dumps(facts)), tensors) == GaussianNoise(0.5)
+    facts, tensors = describe(GaussianPrior({"w": np.array([1.0, 2.0])}), "x")
+    back = restore(json.loads(json.dumps(facts)), tensors)
+    assert torch.equal(back.precision["w"], torch.tensor([1.0, 2.0], dtype=torch.float64))
 
 
 def test_tensors_are_named_after_their_place():

@@ -183,11 +183,14 @@ def as_batches(data: Data, *, batch_size: int = 256) -> Batches:
 def as_tensor(part: Any) -> Any:
     """A NumPy array as a tensor, in the same memory where torch can read it; else what was given.
 
+    Tensors made in torch's inference mode, through which no derivative can be taken, are copied.
+
     >>> as_tensor(np.arange(3, dtype=">u2")[::-1]).tolist()
     [2, 1, 0]
     """
     if not isinstance(part, np.ndarray):
-        return part
+        frozen = isinstance(part, Tensor) and part.is_inference()
+        return part.clone() if frozen and not torch.is_inference_mode_enabled() else part
     wide = part.dtype.kind == "u" and part.dtype.itemsize > 1  # torch computes little with them
     kind = np.dtype(np.int64) if wide else part.dtype.newbyteorder("=")
     try:

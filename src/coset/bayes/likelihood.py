@@ -162,7 +162,7 @@ class GaussianNoise:
     def __post_init__(self) -> None:
         if self.std is not None and not _are_positive(self.std):
             raise CosetError(
-                f"got a noise of {self.std!r:.80}", "needed a positive standard deviation"
+                f"got a noise of {self.std!r:.80}", "needed a positive standard deviation, finite"
             )
 
     def known_std(self, outputs: Tensor) -> Tensor:
@@ -268,7 +268,7 @@ def _are_positive(values: float | Tensor) -> bool:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):  # no numbers
         return False
-    return bool((tensor > 0).all())
+    return bool((tensor > 0).all()) and bool(tensor.isfinite().all())
 
 
 def _classes_last(outputs: Tensor) -> Tensor:

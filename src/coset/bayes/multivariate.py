@@ -184,16 +184,22 @@ class _WhiteBatches:
     def __iter__(self) -> Iterator[Batch]:
         """One pass."""
         for inputs, targets in self.inner:
-            yield inputs, whiten(targets, self.factor)
+            yield inputs, self._white(targets)
 
     def rows(self, index: Tensor) -> Batch:
         """The examples of the given numbers."""
         inputs, targets = self.inner.rows(index.flatten())
-        white = whiten(targets, self.factor)
+        white = self._white(targets)
         return (
             shape_rows(inputs, index.shape),
             white.reshape(*index.shape, *white.shape[1:]),
         )
+
+    def _white(self, targets: Tensor) -> Tensor:
+        targets = targets.to(self.factor)
+        if len(self.factor) == 1:  # one output, whose axis targets may leave out
+            return targets / self.factor.squeeze()
+        return whiten(targets, self.factor)
 
 
 def _like(outputs: Tensor, targets: Tensor) -> Tensor:

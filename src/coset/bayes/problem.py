@@ -10,7 +10,14 @@ from coset.bayes.likelihood import Categorical, Likelihood
 from coset.bayes.prior import GaussianPrior
 from coset.errors import CosetError, require_kinds
 from coset.vocabulary import Batch, Inputs, Weights
-from coset.weights.inputs import check_finite_inputs, count_rows, parts_of, shapes_of, take_rows
+from coset.weights.inputs import (
+    check_finite_inputs,
+    count_rows,
+    map_parts,
+    parts_of,
+    shapes_of,
+    take_rows,
+)
 from coset.weights.network import REFUSALS, Network, functionalise
 
 
@@ -124,7 +131,8 @@ class Problem:
             )
 
     def _first_outputs(self, inputs: Inputs) -> Tensor:
-        few = take_rows(inputs, slice(2))
+        few = map_parts(torch.clone, take_rows(inputs, slice(2)))
+        before = map_parts(torch.clone, few)
         try:
             outputs: object = self.network.apply(self.network.weights, few)
         except REFUSALS as error:
@@ -134,6 +142,12 @@ class Problem:
                 "needed one example a row, in the shape and type that its first layer takes",
                 self._advice(inputs),
             ) from error
+        if not all(map(torch.equal, parts_of(few), parts_of(before))):
+            raise CosetError(
+                "got a network that writes into its inputs",
+                "needed one that leaves the data as they are",
+                "let its forward begin with a copy, or replace operations in place on the inputs",
+            )
         if isinstance(outputs, Tensor) and outputs.shape[:1] == (count_rows(few),):
             self._check_gradients(few)
             return outputs[:1]

@@ -13,7 +13,7 @@ def linearise(
     train: Data,
     likelihood: Likelihood | None = None,
     *,
-    subset: tuple[str, ...] = (),
+    subset: str | tuple[str, ...] = (),
 ) -> Tangent:
     """The tangent linear model of a trained module.
 
@@ -21,7 +21,7 @@ def linearise(
         module: The network; evaluation mode is used, and it is not changed.
         train: A pair ``(inputs, targets)``, a ``Dataset`` or a ``DataLoader``.
         likelihood: Classes unless told otherwise.
-        subset: Shell patterns of the parameters to include; all without.
+        subset: A shell pattern of the parameters to include, or several; all without.
 
     >>> import torch
     >>> from coset import GaussianNoise
@@ -33,5 +33,6 @@ def linearise(
     """
     problem = Problem.of(module, train, likelihood=likelihood or Categorical())
     network = problem.network
-    layout = network.layout.select(*subset) if subset else network.layout
+    patterns = (subset,) if isinstance(subset, str) else subset
+    layout = network.layout.select(*patterns) if patterns else network.layout
     return tangent_of(problem, network.weights, layout)

@@ -20,7 +20,7 @@ from coset.bayes.problem import Problem
 from coset.curvature.jacobian import DIRECT, Jacobian
 from coset.curvature.line_search import lowest_along
 from coset.curvature.outputs import has_gradients, through_root
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kind
 from coset.linalg import (
     Dense,
     FromFunctions,
@@ -37,6 +37,7 @@ from coset.weights.layout import Layout
 
 Form = Literal["full", "simple"]
 Mean = Literal["tangent", "network", "newton"]
+HessianAt = Literal["auto", "tangent", "network"]
 Precision = float | Tensor | Mapping[str, float | Tensor] | GaussianPrior
 
 
@@ -94,7 +95,7 @@ class Tangent:
         precision: Precision,
         mean: Mean = "tangent",
         form: Form = "full",
-        hessian: Literal["auto", "tangent", "network"] = "auto",
+        hessian: HessianAt = "auto",
     ) -> Float[Tensor, ""]:
         """``log p(y | h(θ)) - ½ |θ|²_Λ - ½ log det(I + Λ⁻¹ H)``, exact, with all constants.
 
@@ -102,31 +103,31 @@ class Tangent:
             precision: As in :meth:`mode`.
             mean: ``θ``: the mode ``θ*``, the network's own weights, or one Newton step from them.
             form: As in :meth:`mode`.
-            hessian: Where the output curvature in ``H`` is taken; ``"auto"``: at the ``mean``.
+            hessian: Where the output curvature in ``H`` is taken: at the mode, or at the network's
+                own outputs, in either form; ``"auto"``: at the model's outputs at the ``mean``, or
+                where its Newton step begins.
 
         Precisions, and a noise, that require gradients get them; the way of the mode with them is
         followed by the implicit function theorem.
         """
+        require_kind(Mean, mean=mean)
+        require_kind(HessianAt, hessian=hessian)
         flat = self._flat(precision)
-        start = self.start(form, at_network=True)
-        if mean == "network":
-            point = start
-        elif mean == "tangent":
-            point = self._moving_mode(flat, form)
-        else:
-            return self._newton_evidence(flat, start)
-        at = start if hessian == "network" else point
-        if hessian == "tangent" and mean != "tangent":
-            at = self._moving_mode(flat, form)
-        curvature = self.exact_curvature(at.outputs)
-        return self.log_joint(point, flat) - self._half_logdet(curvature, flat)
+        moving = mean == "tangent"
+        point = self._moving_mode(flat, form) if moving else self.start(form, at_network=True)
+        at = point.outputs
+        if hessian == "network":
+            at = self.outputs
+        elif hessian == "tangent" and not moving:
+            at = self._moving_mode(flat, form).outputs
+        curvature = self.exact_curvature(at)
+        value = self.log_joint(point, flat) - self._half_logdet(curvature, flat)
+        return value + self._newton_gain(point, flat, curvature) if mean == "newton" else value
 
-    def _newton_evidence(self, precision: Tensor, start: Point) -> Tensor:
-        curvature = self.exact_curvature(start.outputs)
+    def _newton_gain(self, start: Point, precision: Tensor, curvature: LinearOperator) -> Tensor:
+        """What one Newton step promises."""
         gradient = self.gradient(start, precision).double().unsqueeze(1)
-        gain = (gradient * solve(shift(curvature, precision.double()), gradient)).sum() / 2
-        base = self.log_joint(start, precision) + gain
-        return base - self._half_logdet(curvature, precision)
+        return (gradient * solve(shift(curvature, precision.double()), gradient)).sum() / 2
 
     def _moving_mode(self, precision: Float[Tensor, " p"], form: Form) -> Point:
         """The mode, with a graph where one is wanted: a Newton step of length zero.

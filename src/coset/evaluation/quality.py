@@ -70,7 +70,7 @@ DIVERSE: tuple[str | Metric, ...] = (
     Metric(
         "outlier_mutual_information",
         mutual_information,
-        ("outlier_members",),
+        ("outlier_members", "outlier_log_weights"),
         "high",
         mutual_information,
     ),

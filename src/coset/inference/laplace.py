@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from coset.bayes.batches import as_batches
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.multivariate import MultivariateNoise
 from coset.bayes.problem import Problem
@@ -105,10 +106,19 @@ class Laplace:
             )
         problem.check_batch_norm()
         problem.network.layout.check(weights)
+        ready = self._with_read_validation(problem)
         tell(0.0, "curvature")
         if isinstance(self.curvature, MatrixFree):
-            return self._by_samples(self.curvature, problem, weights, start, generator, tell)
-        return self._by_curvature(self.curvature, problem, weights, start, generator, tell)
+            return ready._by_samples(self.curvature, problem, weights, start, generator, tell)
+        return ready._by_curvature(self.curvature, problem, weights, start, generator, tell)
+
+    def _with_read_validation(self, problem: Problem) -> "Laplace":
+        """The same with held-out data that are read and checked, before any work."""
+        if self.tuning is None or self.tuning.validation is None:
+            return self
+        held_out = as_batches(self.tuning.validation)
+        replace(problem, train=held_out).check()
+        return replace(self, tuning=replace(self.tuning, validation=held_out))
 
     def _by_curvature(
         self,
@@ -119,22 +129,26 @@ class Laplace:
         generator: torch.Generator,
         tell: Progress,
     ) -> Gaussian | TangentSamples:
-        whitened = isinstance(problem.likelihood, MultivariateNoise) and self.tuning is not None
-        at_unit = whitened or is_learnt(problem.likelihood)
+        noise = problem.likelihood
+        unknown = isinstance(noise, MultivariateNoise) and noise.covariance is None
+        at_unit = is_learnt(noise) or (unknown and self.tuning is not None)
         unit = problem.with_likelihood(GaussianNoise(1.0)) if at_unit else problem
         part = part_of(self.subset, curvature, unit, weights, generator=generator)
         part = replace(part, fixed=_others(part.layout, weights, start))
         if self.tuning is None:
-            return _untuned(problem, weights, part)
+            untuned = _untuned(problem, weights, part)
+            tell(1.0, "done")
+            return untuned
         settings, notes = self.tuning.settled(unit.likelihood).with_safe_mean(unit.likelihood)
         if not isinstance(problem.likelihood, MultivariateNoise):
             posterior, _ = _tuned(problem, weights, part, settings, tell)
         else:
+            forward = _forward(tell)  # each round is a tuning of its own
             posterior = fit_whitened(
                 problem,
                 weights,
-                lambda white: _tuned(white, weights, part, settings, tell),
-                at_mode=settings.mean != "network",
+                lambda white: _tuned(white, weights, part, settings, forward),
+                settings,
             )
         report = replace(posterior.report, warnings=(*posterior.report.warnings, *notes))
         posterior = replace(posterior, report=report)
@@ -158,6 +172,13 @@ class Laplace:
                 "needed whole tensors",
                 "use Full() with a Subnetwork, or name patterns",
             )
+        noise = problem.likelihood
+        if isinstance(noise, MultivariateNoise) and noise.covariance is None:
+            raise CosetError(
+                "got noise of unknown covariance with MatrixFree()",
+                "needed the covariance",
+                "let KFAC() learn it, and give the likelihood of that predictor",
+            )
         layout = layout_of(self.subset, problem)
         sampled = fit_matrix_free(
             problem,
@@ -173,6 +194,19 @@ class Laplace:
         if self.tuning is None:
             return sampled
         return examine(sampled, problem, self.tuning.validation, _RULE.link)
+
+
+def _forward(tell: Progress) -> Progress:
+    """Tells nothing that lies behind what was told before."""
+    reached = 0.0
+
+    def told(share: float, line: str) -> None:
+        nonlocal reached
+        if share >= reached:
+            reached = share
+            tell(share, line)
+
+    return told
 
 
 def _others(layout: Layout, weights: Weights, start: Weights | None) -> Weights:

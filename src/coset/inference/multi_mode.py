@@ -4,6 +4,8 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
@@ -110,7 +112,8 @@ class MultiMode:
             )
         else:
             parts = self._in_turn(problem, start, generator, progress)
-        return Mixture(parts, self._weighting(parts), _report(parts))
+        mixture = Mixture(parts, self._weighting(parts))
+        return replace(mixture, report=_report(parts, mixture.log_weights.exp()))
 
     def _in_turn(
         self,
@@ -147,7 +150,7 @@ class MultiMode:
             return [None] * self.modes
         return [*unstack(starting_points(problem, start, seeds))]
 
-    def _weighting(self, parts: tuple[Posterior, ...]) -> torch.Tensor | None:
+    def _weighting(self, parts: tuple[Posterior, ...]) -> Tensor | None:
         if not self.by_evidence:
             return None
         found = [_evidence(part.report) for part in parts]
@@ -206,7 +209,7 @@ def _evidence(report: FitReport) -> float | None:
     return report.diagnostics.get("evidence_bound")
 
 
-def _report(parts: tuple[Posterior, ...]) -> FitReport:
+def _report(parts: tuple[Posterior, ...], shares: Float[Tensor, " k"]) -> FitReport:
     """Means of the components' numbers, and all their warnings."""
     reports = [part.report for part in parts]
     shared = set.intersection(*(set(report.diagnostics) for report in reports))
@@ -221,19 +224,21 @@ def _report(parts: tuple[Posterior, ...]) -> FitReport:
     )
     priors = {id(report.prior): report.prior for report in reports}
     return FitReport(
-        likelihood=_noise(reports),
+        likelihood=_noise(reports, shares),
         prior=next(iter(priors.values())) if len(priors) == 1 else None,
         diagnostics=diagnostics,
         warnings=warnings,
     )
 
 
-def _noise(reports: list[FitReport]) -> GaussianNoise | None:
-    """Noise whose variance is the mean of the components'."""
+def _noise(reports: list[FitReport], shares: Float[Tensor, " k"]) -> GaussianNoise | None:
+    """Noise whose variance is the mean of the components', each by its share in the mixture."""
     found = [report.likelihood for report in reports]
     variances = [
-        float(torch.as_tensor(noise.std).square().mean())
+        torch.as_tensor(noise.std).double().square().mean()
         for noise in found
         if isinstance(noise, GaussianNoise) and noise.std is not None
     ]
-    return GaussianNoise((sum(variances) / len(variances)) ** 0.5) if variances else None
+    if len(variances) < len(found):
+        return None
+    return GaussianNoise(float(shares.double() @ torch.stack(variances)) ** 0.5)

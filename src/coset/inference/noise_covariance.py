@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.multivariate import MultivariateNoise, whitened
+from coset.bayes.multivariate import MultivariateNoise, whiten, whitened
 from coset.bayes.problem import Problem
-from coset.curvature.tangent import Tangent
-from coset.linalg import cast
+from coset.curvature.tangent import Form, Tangent
+from coset.inference.precisions.by_evidence import ByEvidence
+from coset.linalg import cast, shift, solve
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.output_moments import output_moments
 from coset.vocabulary import Weights
@@ -29,8 +30,7 @@ def fit_whitened(
     problem: Problem,
     weights: Weights,
     fit: Callable[[Problem], tuple[Gaussian, Tangent]],
-    *,
-    at_mode: bool,
+    settings: ByEvidence,
 ) -> Gaussian:
     """A posterior under noise of a known or an unknown covariance.
 
@@ -38,15 +38,17 @@ def fit_whitened(
         problem: With :class:`MultivariateNoise`.
         weights: All weights of the network.
         fit: Tunes the precisions of a problem with noise of size one.
-        at_mode: Whether residuals are those of the tangent model's mode, or the network's own.
+        settings: Of the search, without ``"auto"``.
     """
     noise = problem.likelihood
     assert isinstance(noise, MultivariateNoise)
+    assert settings.form != "auto"
     outputs, targets = _outputs(problem, weights)
     learn = noise.covariance is None
     if learn:
         zero = torch.zeros(outputs.shape[1], outputs.shape[1]).to(outputs)
         noise = noise.estimate(_rows(targets - outputs), zero)
+    learn = learn and settings.noise
     rounds = 1
     while True:
         factor = noise.factor(outputs)
@@ -54,9 +56,14 @@ def fit_whitened(
         if not learn or rounds >= (_SMALL if tangent.is_small else _LARGE):
             break
         residuals = targets - outputs
-        if at_mode:
-            residuals = residuals - _moved(posterior, tangent, factor, outputs)
-        fresh = noise.estimate(_rows(residuals), _spread(posterior, problem))
+        if settings.mean != "network":
+            residuals = residuals - _moved(posterior, tangent, factor, settings.form)
+        if settings.mean == "tangent" and tangent.is_small:
+            # the precisions are those of the exact curvature, whatever structure is kept
+            spread = _exact_spread(posterior, tangent, factor)
+        else:
+            spread = _spread(posterior, problem, factor)
+        fresh = noise.estimate(_rows(residuals), spread)
         fresh = fresh.at_least(_rows(targets - outputs))  # around which predictions lie
         assert fresh.covariance is not None
         assert noise.covariance is not None
@@ -82,30 +89,62 @@ def _rows(values: Tensor) -> Float[Tensor, "k c"]:
 
 
 def _moved(
-    posterior: Gaussian, tangent: Tangent, factor: Float[Tensor, "c c"], outputs: Tensor
+    posterior: Gaussian, tangent: Tangent, factor: Float[Tensor, "c c"], form: Form
 ) -> Tensor:
     """How far the mode's outputs lie from the network's, in the units of the targets."""
-    prior = posterior.report.prior
-    assert prior is not None
-    if tangent.layout == posterior.layout:
-        flat = prior.flat(posterior.layout, tangent.layout.flatten(tangent.weights))
-        near = posterior.covariance
-    else:  # a subnetwork, whose weights are a tensor of their own
-        whole = prior.flat(posterior.layout, posterior.layout.flatten(posterior.mean))
-        flat, near = whole[posterior.covariance.index], posterior.covariance.inner  # type: ignore[attr-defined]
-    small = tangent.is_small
+    near = posterior.covariance
+    if tangent.layout != posterior.layout:
+        near = posterior.covariance.inner  # type: ignore[attr-defined]  # of a subnetwork
+    flat, small = _precision(posterior, tangent), tangent.is_small
     point = tangent.find_mode(
         flat,
+        form,
         preconditioner=None if small else cast(near, flat.dtype),
         tolerance=1e-11 if small else 1e-4,
-        steps=20 if small else 2,
+        steps=20 if small else (2 if form == "full" else 8),  # from the network, or from zero
     )
     change = point.outputs - tangent.outputs
-    return (change.movedim(1, -1) @ factor.mT).movedim(-1, 1).reshape(outputs.shape)
+    return (change.movedim(1, -1) @ factor.mT).movedim(-1, 1)
 
 
-def _spread(posterior: Gaussian, problem: Problem) -> Float[Tensor, "c c"]:
-    """The mean covariance of the outputs over the data."""
+def _precision(posterior: Gaussian, tangent: Tangent) -> Float[Tensor, " p"]:
+    """Of each weight of the tangent model."""
+    prior = posterior.report.prior
+    assert prior is not None
+    flat = prior.flat(posterior.layout, posterior.layout.flatten(posterior.mean))
+    if tangent.layout == posterior.layout:
+        return flat
+    # a subnetwork, whose weights are a tensor of their own
+    return flat[posterior.covariance.index]  # type: ignore[attr-defined]
+
+
+def _exact_spread(
+    posterior: Gaussian, tangent: Tangent, factor: Float[Tensor, "c c"]
+) -> Float[Tensor, "c c"]:
+    """The mean covariance of the outputs over the data, by the exact curvature."""
+    rows = tangent.jacobian.matrix
+    assert rows is not None, "a small tangent model has one"
+    system = shift(tangent.exact_curvature(), _precision(posterior, tangent).double())
+    rows = rows.double()
+    count, outputs = tangent.outputs.shape[:2]
+    left, right = (
+        side.reshape(count, outputs, -1, rows.shape[1]).movedim(1, 0).flatten(1)
+        for side in (rows, solve(system, rows.mT).mT)
+    )
+    spread = left @ right.mT / (tangent.outputs.numel() // outputs)
+    root = factor.double()
+    return (root @ spread @ root.mT).to(factor)
+
+
+def _spread(
+    posterior: Gaussian, problem: Problem, factor: Float[Tensor, "c c"]
+) -> Float[Tensor, "c c"]:
+    """The mean covariance of the outputs over the data, as far as the data leave it open.
+
+    Where the curvature has no direction (:class:`coset.LowRank`) the posterior is as wide as the
+    prior, whatever the noise; the share of the noise is therefore that of the effective weights
+    ``γ``, which in whitened outputs is ``Σ tr S = γ`` over all data.
+    """
     total, count = None, 0
     for inputs, _ in problem.train:
         covariance = output_moments(posterior, problem.network, inputs)[1]
@@ -113,4 +152,6 @@ def _spread(posterior: Gaussian, problem: Problem) -> Float[Tensor, "c c"]:
         total = part if total is None else total + part
         count += covariance.numel() // covariance.shape[1] ** 2
     assert total is not None
-    return total / count
+    share = float(whiten(whiten(total, factor).mT, factor).trace())
+    effective = posterior.report.diagnostics["effective_weights"]
+    return total / count * (effective / share if share > 0 else 1.0)

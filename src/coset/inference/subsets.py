@@ -1,5 +1,6 @@
 """Parts of a network that are treated as uncertain; all other weights stay as they are."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -70,6 +71,10 @@ class Subnetwork:
     def __post_init__(self) -> None:
         require_kinds(self)
         require_counts(size=self.size)
+        if not 0 < self.prior_precision < math.inf:
+            raise CosetError(
+                f"got a prior precision of {self.prior_precision}", "needed a positive number"
+            )
 
     def select(
         self, problem: Problem, weights: Weights, layout: Layout, *, generator: torch.Generator

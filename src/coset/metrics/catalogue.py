@@ -68,9 +68,11 @@ Reading = Literal[
     "pixel_probabilities",  # the probabilities, in dense tasks only
     "members",  # (m, n, c) probabilities of each member
     "several_members",  # the same, if there are two or more
+    "log_weights",  # (m,) of the members, normalised
     "inlier_scores",  # (n,) out-of-distribution scores
     "outlier_scores",
     "outlier_members",  # (m, o, c) probabilities of each member for the outliers
+    "outlier_log_weights",
     "mean",  # (n, …) of regression
     "variance",  # (n, …) predictive variance of regression
     "targets",  # (n, …) of regression
@@ -149,6 +151,7 @@ QUANTILE_SUMS = Sums(
 )
 
 OF_LABELS: tuple[Reading, ...] = ("probabilities", "labels")
+OF_MEMBERS: tuple[Reading, ...] = ("members", "log_weights")
 OF_SCORES: tuple[Reading, ...] = ("inlier_scores", "outlier_scores")
 OF_GAUSSIANS: tuple[Reading, ...] = ("mean", "variance", "targets")
 OF_REFERENCE: tuple[Reading, ...] = ("probabilities", "reference")
@@ -170,8 +173,10 @@ CATALOGUE = (
     Metric("classwise_calibration_error", classwise_calibration_error, OF_LABELS, "low"),
     Metric("area_under_risk_coverage", area_under_risk_coverage, OF_LABELS, "low"),
     Metric("entropy", entropy, ("probabilities",), None, entropy_unchecked),
-    Metric("mutual_information", mutual_information, ("members",), None, mutual_information),
-    Metric("disagreement", disagreement, ("several_members",), None, disagreement_inputs),
+    Metric("mutual_information", mutual_information, OF_MEMBERS, None, mutual_information),
+    Metric(
+        "disagreement", disagreement, ("several_members", "log_weights"), None, disagreement_inputs
+    ),
     Metric("pairwise_mutual_information", pairwise_mutual_information, ("all_members",), None),
     Metric("auroc", auroc, OF_SCORES, "high"),
     Metric("aupr", aupr, OF_SCORES, "high"),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from coset.bayes.batches import read_batch, read_inputs, read_pair
+from coset.bayes.batches import as_tensor, read_batch, read_inputs, read_pair
 from coset.errors import CosetError
 from coset.metrics.bootstrap import bootstrap_of_sums, bootstrap_standard_error
 from coset.metrics.catalogue import Metric
@@ -116,14 +116,18 @@ class Collected:
         )
 
 
-def readings(predictions: PredictionsLike, targets: Tensor, *, yes_or_no: bool = False) -> Readings:
+def readings(
+    predictions: PredictionsLike, targets: Tensor, *, yes_or_no: bool | None = None
+) -> Readings:
     """What the metrics can read of one batch.
 
     Whole-number targets mean classification, others regression; with ``yes_or_no`` every output is
     a question of its own, and targets are zeros and ones of any dtype.
     """
     mean, members = predictions.mean, predictions.members
-    if yes_or_no or (mean.shape[1] == 1 and not targets.is_floating_point()):
+    if yes_or_no is None:
+        yes_or_no = mean.shape[1] == 1 and not targets.is_floating_point()
+    if yes_or_no:
         found = _yes_or_no_readings(mean, members, targets)
     elif targets.is_floating_point():
         return _regression_readings(mean, predictions.variance, targets)
@@ -135,7 +139,13 @@ def readings(predictions: PredictionsLike, targets: Tensor, *, yes_or_no: bool =
         found = _classification_readings(mean, members, targets, pixels=pixels)
     if is_closed_form(predictions):
         del found["members"]
-    return found
+    return found | {"log_weights": log_weights_of(predictions)}
+
+
+def log_weights_of(predictions: PredictionsLike) -> Tensor:
+    """Of each member; equal unless the predictions have some."""
+    found: Tensor | None = getattr(predictions, "log_weights", None)
+    return torch.zeros(len(predictions.members)).log_softmax(0) if found is None else found
 
 
 def is_closed_form(predictions: PredictionsLike) -> bool:
@@ -176,7 +186,7 @@ def _classification_readings(
 
 
 def _regression_readings(mean: Tensor, variance: Tensor | None, targets: Tensor) -> Readings:
-    if targets.shape == mean.shape[:1] and mean.shape[1:] == (1,):
+    if mean.shape[1] == 1 and targets.shape == mean.shape[:1] + mean.shape[2:]:
         targets = targets.unsqueeze(1)
     if variance is None:
         check_points(mean, targets)
@@ -193,17 +203,24 @@ class Slice:
     members: Tensor
     variance: Tensor | None
     covariance: Tensor | None = None
+    log_weights: Tensor | None = None
 
 
 def one_by_one(
     predictions: PredictionsLike, targets: Tensor
 ) -> Iterator[tuple[PredictionsLike, Tensor]]:
     """The predictions of each input by itself."""
-    spreads = predictions.variance, getattr(predictions, "covariance", None)
+    variance, covariance = predictions.variance, getattr(predictions, "covariance", None)
     for i in range(len(targets)):
         row = slice(i, i + 1)
-        parts = [None if spread is None else spread[row] for spread in spreads]
-        yield Slice(predictions.mean[row], predictions.members[:, row], *parts), targets[row]
+        part = Slice(
+            predictions.mean[row],
+            predictions.members[:, row],
+            None if variance is None else variance[row],
+            None if covariance is None else covariance[row],
+            getattr(predictions, "log_weights", None),
+        )
+        yield part, targets[row]
 
 
 def batches(data: Data) -> Iterator[tuple[Inputs, Tensor | None]]:
@@ -212,13 +229,17 @@ def batches(data: Data) -> Iterator[tuple[Inputs, Tensor | None]]:
     >>> [len(inputs) for inputs, _ in batches(torch.zeros(700, 2))]
     [512, 188]
     """
+    data = as_tensor(data)
     if isinstance(data, Tensor):
         yield from ((part, None) for part in data.split(BATCH) if len(part))
     elif isinstance(data, tuple):
         yield from _tuple_batches(data)
     else:
+        # a loader draws a seed for its workers: not from the generator of the user
         loader: Iterable[object] = (
-            DataLoader(data, batch_size=BATCH) if isinstance(data, Dataset) else data
+            DataLoader(data, batch_size=BATCH, generator=torch.Generator())
+            if isinstance(data, Dataset)
+            else data
         )
         for batch in loader:
             yield _read(batch)
@@ -233,6 +254,7 @@ def _tuple_batches(data: tuple[object, ...]) -> Iterator[tuple[Inputs, Tensor | 
 
 
 def _read(batch: object) -> tuple[Inputs, Tensor | None]:
+    batch = as_tensor(batch)
     if isinstance(batch, Tensor):
         return batch, None
     if isinstance(batch, list | tuple) and len(batch) == 1:

@@ -7,15 +7,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.likelihood import Bernoulli, GaussianNoise, HeteroscedasticGaussian
+from coset.bayes.batches import as_tensor
+from coset.bayes.likelihood import (
+    Bernoulli,
+    Categorical,
+    GaussianNoise,
+    HeteroscedasticGaussian,
+)
 from coset.bayes.multivariate import MultivariateNoise
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kind
 from coset.metrics.catalogue import CATALOGUE, Metric, metric_named
 from coset.metrics.collection import (
     Collected,
     Data,
     PredictionsLike,
     batches,
+    log_weights_of,
     one_by_one,
     readings,
 )
@@ -67,6 +74,7 @@ def evaluate(
     >>> evaluate(predictor, test, metrics=["accuracy"])
     {'accuracy': 0.75}
     """
+    require_kind(Score | None, score=score)
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     with torch.no_grad():
         collected = collect(predictor, test, outliers, metrics, score)
@@ -82,9 +90,10 @@ def collect(
 ) -> Collected:
     """Predict the test set, then the outliers, and keep what the metrics read."""
     likelihood = getattr(predictor, "likelihood", None)
-    yes_or_no = isinstance(likelihood, Bernoulli)
+    known = isinstance(likelihood, Bernoulli | Categorical)
+    yes_or_no = isinstance(likelihood, Bernoulli) if known else None
     collected = None
-    for inputs, targets in batches(test):
+    for inputs, targets in batches(_as_pair(test)):
         if targets is None:
             raise CosetError(
                 "test has inputs only", "needed inputs and targets", "give the pair of both"
@@ -110,6 +119,16 @@ def collect(
     return collected
 
 
+def _as_pair(test: Data) -> Data:
+    """A list of inputs and targets, such as a batch of a loader, is the pair that fit reads it as.
+
+    Of outliers, which have no targets, a list is one of batches.
+    """
+    if isinstance(test, list) and len(test) == 2 and isinstance(as_tensor(test[1]), Tensor):
+        return test[0], test[1]
+    return test
+
+
 def _predicted(predictor: Predict, inputs: Any) -> PredictionsLike:
     found = predictor(inputs) if callable(predictor) else predictor
     if not isinstance(found, PredictionsLike):
@@ -125,7 +144,9 @@ def _predicted(predictor: Predict, inputs: Any) -> PredictionsLike:
 def _offered_by(outliers: Data | None, dense: bool, members: bool) -> set[str]:
     if outliers is None:
         return set()
-    return {"outlier_scores"} if dense or not members else {"outlier_scores", "outlier_members"}
+    if dense or not members:
+        return {"outlier_scores"}
+    return {"outlier_scores", "outlier_members", "outlier_log_weights"}
 
 
 def _add_outliers(collected: Collected, predictor: Predict, outliers: Data, score: Score) -> None:
@@ -134,7 +155,11 @@ def _add_outliers(collected: Collected, predictor: Predict, outliers: Data, scor
     empty = True
     for inputs, _ in batches(outliers) if read else ():
         predictions = _predicted(predictor, inputs)
-        found = {"outlier_scores": score(predictions), "outlier_members": predictions.members}
+        found = {
+            "outlier_scores": score(predictions),
+            "outlier_members": predictions.members,
+            "outlier_log_weights": log_weights_of(predictions),
+        }
         collected.add({name: found[name] for name in read})
         empty = False
     if read and empty:
@@ -143,10 +168,13 @@ def _add_outliers(collected: Collected, predictor: Predict, outliers: Data, scor
         )
 
 
-def _default_score(predictions: PredictionsLike, classification: bool, yes_or_no: bool) -> Score:
+def _default_score(
+    predictions: PredictionsLike, classification: bool, yes_or_no: bool | None
+) -> Score:
     if not classification:
         return variance_score
-    return answer_score if yes_or_no or predictions.mean.shape[1] == 1 else probability_score
+    alone = predictions.mean.shape[1] == 1 if yes_or_no is None else yes_or_no
+    return answer_score if alone else probability_score
 
 
 def probability_score(predictions: PredictionsLike) -> Float[Tensor, " n"]:

@@ -63,7 +63,7 @@ def log_score(predictions: Predictions, likelihood: Likelihood, targets: Tensor)
     mean = predictions.mean
     tiny = torch.finfo(mean.dtype).tiny
     if isinstance(likelihood, Categorical):
-        return mean.gather(1, targets.unsqueeze(1)).clamp_min(tiny).log().squeeze(1)
+        return mean.gather(1, targets.long().unsqueeze(1)).clamp_min(tiny).log().squeeze(1)
     targets = targets.reshape(mean.shape)
     if isinstance(likelihood, Bernoulli):
         return torch.where(targets > 0, mean, 1 - mean).clamp_min(tiny).log().sum(1)

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
+from coset.bayes.batches import as_tensor
 from coset.bayes.likelihood import (
     Bernoulli,
     Categorical,
@@ -78,6 +80,7 @@ def describe(value: Any, name: str) -> tuple[Any, dict[str, Tensor]]:
     >>> describe(GaussianNoise(0.5), "likelihood")
     ({'family': 'GaussianNoise', 'fields': {'std': 0.5}}, {})
     """
+    value = value.item() if isinstance(value, np.generic) else as_tensor(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value, {}
     if isinstance(value, Tensor):

@@ -72,7 +72,8 @@ def check_fit(
         raise CosetError(
             f"got {what} with {', '.join(listed[:4])}" + (" …" if len(listed) > 4 else ""),
             f"needed the {len(pattern)} tensors of the network",
-            "check that the weights belong to this architecture",
+            "check that the weights belong to this architecture; weights_of(module) gives those of "
+            "a module, without the counters of its state_dict()",
         )
     for name, tensor in weights.items():
         if not isinstance(tensor, Tensor):

@@ -5,7 +5,16 @@ import torch
 from sampled_problems import data, likelihood, perceptron, trained
 from torch import nn
 
-from coset import KFAC, ByEvidence, Checkpoint, CosetError, GaussianNoise, Laplace, fit
+from coset import (
+    KFAC,
+    ByEvidence,
+    Checkpoint,
+    CosetError,
+    GaussianNoise,
+    Laplace,
+    MultivariateNoise,
+    fit,
+)
 from coset.curvature.matrix_free import (
     ConjugateGradients,
     LanczosQuadrature,
@@ -213,6 +222,13 @@ def test_choices_that_exclude_each_other_are_refused():
             data("regression"),
             method=Laplace(curvature=MatrixFree(2), tuning=None),
             likelihood=GaussianNoise(),
+        )
+    with pytest.raises(CosetError, match=r"unknown covariance with MatrixFree\(\)"):
+        fit(
+            perceptron(),
+            data("regression"),
+            method=Laplace(curvature=MatrixFree(2)),
+            likelihood=MultivariateNoise(),
         )
 
 

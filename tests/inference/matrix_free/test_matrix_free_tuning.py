@@ -7,7 +7,16 @@ import torch
 from sampled_problems import EXACT, data, dense_of, likelihood, perceptron, problem_of, trained
 from torch import nn
 
-from coset import ByEvidence, Full, GaussianNoise, GaussianPrior, Laplace, fit, linearise
+from coset import (
+    ByEvidence,
+    Full,
+    GaussianNoise,
+    GaussianPrior,
+    Laplace,
+    MultivariateNoise,
+    fit,
+    linearise,
+)
 from coset.curvature.matrix_free import (
     ConjugateGradients,
     LanczosQuadrature,
@@ -73,6 +82,16 @@ def test_the_end_is_a_fixed_point_of_the_dense_updates(kind, grouping, form, gen
     gamma, pull = macKay_gap(module, pair, given, flat, groups, form)
     allowed = 5 * (2 * gamma / 300).sqrt() + 0.02 * gamma + 0.05
     assert bool(((gamma - pull).abs() < allowed).all()), (gamma, pull)
+
+
+def test_noise_of_a_known_covariance_is_that_of_a_regression():
+    """Where nothing is correlated it is plain noise, to the last sample."""
+    module, pair = case("regression")
+    plain, rich = (
+        tuned(module, pair, given, torch.Generator().manual_seed(0), samples=20)[1]
+        for given in (GaussianNoise(0.3), MultivariateNoise(0.09 * torch.eye(2)))
+    )
+    torch.testing.assert_close(plain, rich, rtol=1e-3, atol=0)
 
 
 def test_noise_and_precision_are_those_of_the_exact_evidence(generator):

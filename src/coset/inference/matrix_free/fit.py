@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from coset.bayes.likelihood import GaussianNoise
+from coset.bayes.multivariate import MultivariateNoise
 from coset.bayes.problem import Problem
 from coset.curvature.checks import check_finite
 from coset.curvature.jacobian import Jacobian
@@ -97,7 +98,7 @@ def _loop(
     tell: Progress,
 ) -> Found:
     tangent = model.tangent
-    gaussian = isinstance(tangent.likelihood, GaussianNoise)
+    gaussian = isinstance(tangent.likelihood, GaussianNoise | MultivariateNoise)
     mean: Mean = "network" if settings is None else settings.mean
     if settings is None:
         refresh, updates = False, 0

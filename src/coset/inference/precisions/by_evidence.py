@@ -5,7 +5,8 @@ from typing import Literal
 
 from coset.bayes.batches import Data
 from coset.bayes.likelihood import GaussianNoise, HeteroscedasticGaussian, Likelihood
-from coset.curvature.tangent import Mean
+from coset.bayes.multivariate import MultivariateNoise
+from coset.curvature.tangent import HessianAt, Mean
 from coset.errors import require_counts, require_kinds
 from coset.inference.precisions.grouping import Grouping
 
@@ -27,9 +28,11 @@ class ByEvidence:
             Gaussian noise it is the same everywhere, and always taken at the network.
         groups: Which weights share a precision; ``"normalised"`` gives one to each scale that a
             norm divides out and one to all other weights.
-        noise: Whether a :class:`coset.GaussianNoise` without a value is tuned as well.  It is never
-            smaller than the network's own residuals, around which predictions lie, even where a
-            network that is not trained to its end has a tangent model that fits better.
+        noise: Whether noise without a value (:class:`coset.GaussianNoise`,
+            :class:`coset.MultivariateNoise`) is tuned as well; otherwise it is that of the
+            network's own residuals.  It is never smaller than these, around which predictions lie,
+            even where a network that is not trained to its end has a tangent model that fits
+            better.
         validation: Held-out data, by which the covariance is multiplied by one factor; 0 is the
             network by itself.
         steps: How often mode and precisions are found in turn.  ``None``: to convergence for
@@ -38,7 +41,7 @@ class ByEvidence:
 
     mean: Mean = "tangent"
     form: Literal["auto", "full", "simple"] = "auto"
-    hessian: Literal["auto", "tangent", "network"] = "auto"
+    hessian: HessianAt = "auto"
     groups: Grouping = "normalised"
     noise: bool = True
     validation: "Data | None" = None
@@ -51,7 +54,9 @@ class ByEvidence:
 
     def settled(self, likelihood: Likelihood) -> "ByEvidence":
         """Without ``"auto"``."""
-        gaussian = isinstance(likelihood, GaussianNoise | HeteroscedasticGaussian)
+        gaussian = isinstance(
+            likelihood, GaussianNoise | MultivariateNoise | HeteroscedasticGaussian
+        )
         at_network = gaussian or self.mean != "tangent"
         form = ("full" if at_network else "simple") if self.form == "auto" else self.form
         hessian = self.hessian

@@ -151,9 +151,9 @@ class Tuner:
         if self.settings.steps is not None:
             return self.settings.steps
         if self.settings.mean == "network" and self.settings.hessian == "network":
-            return 100 if self.learn_noise else 1
+            return 100
         if isinstance(self.tangent.likelihood, GaussianNoise):
-            return 200 if self._exact else 10
+            return 200 if self.tangent.is_small else 10
         return 5
 
     def _first(self, measured: Measured) -> _State:
@@ -220,8 +220,13 @@ class Tuner:
         """The curvature with the output Hessian at the mode; from random columns where rough."""
         point = state.point
         if self.settings.mean != "tangent":
-            model = self._model(state)
-            point = model.find_mode(self._flat(state), self.form, tolerance=1e-3, steps=5)
+            model, small = self._model(state), self.tangent.is_small
+            point = model.find_mode(
+                self._flat(state),
+                self.form,
+                tolerance=1e-11 if small else 1e-3,
+                steps=100 if small else 5,
+            )
         assert point is not None
         recipe = MonteCarloFisher(self.curvature, draws=_DRAWS) if rough else self.curvature
         measured = recipe.build(
