@@ -26,7 +26,9 @@ from coset.weights.inputs import check_finite_inputs, count_rows, parts_of, take
 from coset.weights.network import Network
 
 Score = Literal["correlation", "covariance", "inner"]
-_CHUNK = 512
+_CHUNK = 128
+"""Examples that are read at once: as many are traced, and asked once more for every sign."""
+
 _TINY = 1e-20
 
 
@@ -106,7 +108,7 @@ def gram_matrices(
 
 
 class _Moments:
-    """Running sums of products of two sets of units."""
+    """Running sums of products of two sets of units: of chunks in their type, of all in double."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -118,8 +120,8 @@ class _Moments:
         self.count += a.shape[1]
         self.products = self.products + (a @ b.T).double()
         for k, units in enumerate((a, b)):
-            self.first[k] = self.first[k] + units.sum(1, dtype=torch.float64)
-            self.squares[k] = self.squares[k] + units.square().sum(1, dtype=torch.float64)
+            self.first[k] = self.first[k] + units.sum(1).double()
+            self.squares[k] = self.squares[k] + units.square().sum(1).double()
 
     def score(self, score: Score) -> Float[Tensor, "h h"]:
         products = torch.as_tensor(self.products) / self.count
@@ -192,8 +194,8 @@ def _may_flip(sign: ScalingFactor, point: ReadPoint) -> bool:
 
 
 def _opposite(one: Tensor, other: Tensor) -> bool:
-    """Whether numbers have changed their sign rather than stayed."""
-    return bool((one + other).square().sum() < (one - other).square().sum())
+    """Whether numbers have changed their sign rather than stayed: ``|a + b| < |a - b|``."""
+    return bool(torch.dot(one.reshape(-1), other.reshape(-1)) < 0)
 
 
 def _units(value: Tensor, point: ReadPoint) -> Float[Tensor, "h n"]:

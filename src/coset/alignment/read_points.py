@@ -7,7 +7,7 @@ from coset.symmetry.analysis.digits import Plain, Value
 from coset.symmetry.analysis.values import Algebra
 from coset.symmetry.analysis.walk import Structure, settle
 from coset.symmetry.elements import PermutationFactor, Site
-from coset.symmetry.graph import Graph, Ref, refs_in
+from coset.symmetry.graph import Graph, refs_in
 from coset.symmetry.group import SymmetryGroup
 
 
@@ -41,15 +41,15 @@ def find_read_points(graph: Graph, group: SymmetryGroup) -> list[ReadPoint]:
     values = structure.values()
     carried = [_carried(value, owner) for value in values]
     alive = _depends_on_inputs(graph)
+    readers: dict[int, list[int]] = {}
+    for k, node in enumerate(graph.nodes):
+        for ref in refs_in(node.arguments):
+            readers.setdefault(ref.node, []).append(k)
     points = []
     for i, value in enumerate(values):
         if value is None or not carried[i] or not alive[i] or graph.nodes[i].op == "input":
             continue
-        read = any(
-            Ref(i) in set(refs_in(node.arguments)) and not carried[i] <= carried[k]
-            for k, node in enumerate(graph.nodes)
-        )
-        if not read:
+        if all(carried[i] <= carried[k] for k in readers.get(i, ())):
             continue
         for block, leaf in Algebra.leaves(value):
             point = _point(i, Site("", block, (), ()), leaf, structure, atoms, within)

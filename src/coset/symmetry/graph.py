@@ -179,10 +179,9 @@ def _batch_norm(
     if training or running_mean is None or running_var is None:
         axes = [axis for axis in range(input.dim()) if axis != 1]
         running_var, running_mean = torch.var_mean(input, axes, correction=0)
-    outputs = (input - running_mean.view(shape)) * (running_var.view(shape) + eps).rsqrt()
-    if weight is not None:
-        outputs = outputs * weight.view(shape)
-    return (outputs if bias is None else outputs + bias.view(shape),)
+    scale = (running_var + eps).rsqrt() if weight is None else weight * (running_var + eps).rsqrt()
+    shift = -running_mean * scale if bias is None else bias - running_mean * scale
+    return (torch.addcmul(shift.view(shape), input, scale.view(shape)),)  # goes through it once
 
 
 def _instance_norm(*, use_input_stats: bool, **arguments: Any) -> Tensor:
