@@ -393,6 +393,36 @@ def test_networks_that_look_alike_are_told_apart() -> None:
     assert domains == ["positive", "sign"]
 
 
+class OwnBatchNorm(nn.Module):
+    """Batch norm with an epsilon that its printed form does not show."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        self.into, self.out = nn.Linear(3, 6), nn.Linear(6, 2)
+        self.register_buffer("running_mean", torch.zeros(6))
+        self.register_buffer("running_var", torch.ones(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        statistics = self.get_buffer("running_mean"), self.get_buffer("running_var")
+        hidden = F.batch_norm(self.into(x), *statistics, eps=self.epsilon)
+        outputs: Tensor = self.out(hidden.relu())
+        return outputs
+
+
+def test_networks_that_differ_little_are_told_apart() -> None:
+    """Another epsilon is another group, though outputs in single precision are nearly the same."""
+    example = torch.randn(4, 3)
+    for epsilon in (1e-5, 1e-3):
+        module = OwnBatchNorm(epsilon)
+        group = discover(module, example)
+        assert {site.shift for factor in group.scalings for site in factor.sites} == {0, epsilon}
+        run, weights = module_runner(module), weights_of(module)
+        weights = {name: tensor.double() for name, tensor in weights.items()}
+        moved = group.act(group.sample(generator=torch.Generator().manual_seed(0)), weights)
+        assert difference(run(weights, [example]), run(moved, [example])) < 1e-12
+
+
 def test_a_transposed_view_is_another_tensor() -> None:
     weight = torch.randn(6, 6)
     module = Net(lambda m, x: torch.relu(x @ m.one) @ m.two, one=weight, two=weight.t())
