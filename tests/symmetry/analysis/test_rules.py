@@ -34,6 +34,7 @@ POSITIVE: Scales = ((6, "positive"),)
 SIGN: Scales = ((6, "sign"),)
 
 LOOKED_UP = torch.tensor([[0, 1], [4, 2], [3, 3], [1, 0]])
+DISTANCE = (torch.arange(5)[:, None] - torch.arange(5)).abs()
 GRID = torch.linspace(-0.9, 0.9, 32).reshape(1, 4, 4, 2)
 
 
@@ -90,6 +91,16 @@ def hidden(
 def tokens(operation: Callable[[Tensor], Tensor], scales: Scales = ()) -> Rule:
     """The same on sequences of five tokens."""
     return hidden(operation, scales, shape=(2, 5, 3))
+
+
+def heads(h: Tensor) -> Tensor:
+    """Sequences of six units as two heads of three."""
+    return h.unflatten(-1, (2, 3)).transpose(1, 2)
+
+
+def looking_back(h: Tensor) -> Tensor:
+    """Linear attention of tokens to those before them."""
+    return torch.tril(h @ h.mT) @ h
 
 
 def image(*layers: nn.Module, scales: Scales = (), out: nn.Module | None = None) -> Rule:
@@ -211,6 +222,41 @@ CASES: dict[str, Rule] = {
     ),
     "lookups": tokens(
         lambda h: h[:, torch.tensor([0, 2])] + h.index_select(1, torch.tensor([1, 1])), LINEAR
+    ),
+    # one token of each sequence, as classifiers on the last token take it
+    "lookups on two axes": tokens(
+        lambda h: torch.relu(h[torch.tensor([0, 1]), torch.tensor([4, 2])]), POSITIVE
+    ),
+    # axes that are apart go in front: (2, 2, 5, 1) with a table of two by two
+    "lookups on axes that are apart": tokens(
+        lambda h: h.unsqueeze(3)[torch.tensor([[0], [1]]), :, :, torch.tensor([0, 0])].sum(1),
+        LINEAR,
+    ),
+    # two heads of three units, one bias for each head and distance
+    "biases by distance": Rule(
+        lambda: Net(
+            lambda m, x: m.out(
+                (m.bias[:, DISTANCE].softmax(-1) @ heads(m.into(x))).transpose(1, 2).flatten(2)
+            ),
+            bias=torch.randn(2, 5),
+            into=nn.Linear(3, 6),
+            out=nn.Linear(6, 2),
+        ),
+        ((2, 5, 3),),
+        permutations=((2, 0), (3, 1)),
+        scalings=((3, "nonzero"),),
+    ),
+    # linear attention: the triangle is one of tokens, heads (two of three units) pass; a head may
+    # be scaled, for its output grows with the third power, and its units have signs of their own
+    "triangles": Rule(
+        lambda: Net(
+            lambda m, x: m.out(looking_back(heads(m.into(x))).transpose(1, 2).flatten(2)),
+            into=nn.Linear(3, 6),
+            out=nn.Linear(6, 2),
+        ),
+        ((2, 5, 3),),
+        permutations=((2, 0), (3, 1)),
+        scalings=((2, "nonzero"), (3, "sign")),
     ),
     "softmax over tokens": tokens(lambda h: h.softmax(1) + h.log_softmax(1)),
     "attention with a mask": tokens(
