@@ -24,7 +24,7 @@ from coset.symmetry.runner import module_runner
 from coset.symmetry.translating import canonical_names, name_of, translated
 from coset.vocabulary import Inputs
 from coset.weights.inputs import parts_of
-from coset.weights.network import weights_of
+from coset.weights.network import refusal, weights_of
 
 # Operations that the tracer takes apart, so that they need no rules.
 _COMPOSITE = {
@@ -40,7 +40,8 @@ def trace(module: nn.Module, example: Inputs) -> Graph:
     """Traces the module in evaluation mode; its training flags are restored.
 
     Raises:
-        CosetError: If the module cannot be traced, with the line that prevents it.
+        CosetError: If the module does not take the example, or cannot be traced, with the line
+            that prevents it.
     """
     inputs = parts_of(example)
     _refuse(module, inputs)
@@ -48,6 +49,7 @@ def trace(module: nn.Module, example: Inputs) -> Graph:
         key = _architecture(module, inputs)
         graph = _REMEMBERED.get(key)
         if graph is None or not _agrees(graph, module, inputs):
+            _require_answer(module, inputs)
             graph = _trace(module, inputs)
             _REMEMBERED[key] = graph
         _REMEMBERED.move_to_end(key)
@@ -79,6 +81,19 @@ def _refuse(module: nn.Module, inputs: tuple[Any, ...]) -> None:
                 "keep real and imaginary parts on a last axis of two, and put them together in "
                 "forward with torch.view_as_complex",
             )
+
+
+def _require_answer(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """Refuses an example that the module itself does not take: a tracer would blame the module."""
+    weights = weights_of(module)
+    with torch.random.fork_rng(devices=[]):
+        try:
+            torch.func.functional_call(module, weights, inputs)
+        except Exception as error:  # whatever a module may raise
+            try:  # an example of another type than the weights, or a type without kernels
+                module_runner(module)({n: w.cpu().double() for n, w in weights.items()}, inputs)
+            except Exception:
+                raise refusal(inputs, error) from error
 
 
 def _trace(module: nn.Module, inputs: tuple[Tensor, ...]) -> Graph:

@@ -511,6 +511,29 @@ def test_what_cannot_be_traced_is_named(module: nn.Module, example: Any, words: 
         discover(module, example)
 
 
+@pytest.mark.parametrize(
+    ("module", "example", "words"),
+    [
+        (nn.Linear(3, 2), torch.zeros(1, 4), r"\(1, 4\) .*cannot be multiplied"),
+        (nn.Linear(3, 2), torch.zeros(1, 3, dtype=torch.long), "int64.*same dtype"),
+        (nn.Linear(3, 2), (torch.zeros(1, 3), torch.zeros(1)), "2 positional arguments"),
+        (nn.Embedding(4, 2), torch.tensor([7]), "out of range"),
+        (Net(lambda m, x: 1 / 0), torch.zeros(2), "division by zero"),
+    ],
+)
+def test_an_example_that_the_module_does_not_take_is_named(
+    module: nn.Module, example: Any, words: str
+) -> None:
+    with pytest.raises(CosetError, match=f"got inputs of .*{words}"):
+        discover(module, example)
+
+
+def test_an_example_may_be_of_another_type_than_the_weights() -> None:
+    module = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2))
+    group = discover(module, torch.zeros(1, 3, dtype=torch.float64))
+    assert [factor.size for factor in group.permutations] == [6]
+
+
 def test_every_rule_has_a_case() -> None:
     """Here, among the operations under their own names, or as a map that keeps its promise."""
     seen = set().union(*(studied(name)[3] for name in CASES))
