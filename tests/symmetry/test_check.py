@@ -1,6 +1,7 @@
 """What the numerical check notices: false invariances, small outputs, outputs that vanish."""
 
 import importlib
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from coset.errors import CosetError
-from coset.symmetry.check import Probe, difference, random_scales
+from coset.symmetry.check import Probe, difference, random_scales, symmetry_error
+from coset.symmetry.describing.drawing import draw
 from coset.symmetry.discover import discover
 from coset.symmetry.elements import ScaleInvariance
 from coset.symmetry.idealised import idealised
@@ -143,3 +145,11 @@ def test_operations_of_torch_modules_name_the_module() -> None:
     assert sources["linear"] == "module 1.1"
     alone = trace(nn.Softmax(-1), torch.zeros(1, 3)).nodes[-1]
     assert alone.source == "Softmax"
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile], ids=["parallel", "compiled"])
+def test_wrapped_modules_are_the_modules_inside(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    module = normalised()
+    group = discover(module, EXAMPLE)
+    assert symmetry_error(wrap(module), group, torch.randn(2, 1, 6, 6)) < 1e-12
+    assert draw(wrap(module), EXAMPLE, group) == draw(module, EXAMPLE, group)

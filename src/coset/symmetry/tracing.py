@@ -24,7 +24,7 @@ from coset.symmetry.runner import module_runner
 from coset.symmetry.translating import canonical_names, name_of, translated
 from coset.vocabulary import Inputs
 from coset.weights.inputs import parts_of
-from coset.weights.network import refusal, weights_of
+from coset.weights.network import refusal, unwrapped, weights_of
 
 # Operations that the tracer takes apart, so that they need no rules.
 _COMPOSITE = {
@@ -43,7 +43,7 @@ def trace(module: nn.Module, example: Inputs) -> Graph:
         CosetError: If the module does not take the example, or cannot be traced, with the line
             that prevents it.
     """
-    inputs = parts_of(example)
+    module, inputs = unwrapped(module), parts_of(example)
     _refuse(module, inputs)
     with _evaluating(module):
         key = _architecture(module, inputs)
