@@ -79,6 +79,29 @@ def test_idealised_networks_forget_scales(module: nn.Module, example: Tensor) ->
     assert len(idealised(graph).nodes) == len(graph.nodes)
 
 
+class SmallGates(nn.Module):
+    """Gated units of weights near 0.02 before a norm by hand, as language models begin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = (nn.Linear(8, 8, bias=False) for _ in range(3))
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.down(nn.functional.gelu(self.gate(x)) * self.up(x))
+        return h * (h.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+
+
+def test_small_activations_do_not_hide_an_invariance() -> None:
+    torch.manual_seed(0)
+    group = discover(SmallGates(), torch.zeros(2, 8))
+    assert {(i.tensor, i.groups) for i in group.invariances} == {
+        ("up.weight", "layer"),
+        ("down.weight", "layer"),
+    }
+
+
 def test_scales_of_groups_are_equal_inside_a_group() -> None:
     grouped = ScaleInvariance("0", "0.weight", "channel-group", 0, 2)
     scales = random_scales(grouped, 6, generator=seeded(0)).reshape(2, 3)
