@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from coset.cli.factory import check_kinds, source_of
+from coset.cli.numbers import whole_number
 from coset.cli.places import check_file
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ def align(
     dtype: Annotated[list[_Kind] | None, Parameter(negative="")] = None,
     by: Literal["weights", "activations"] = "weights",
     scales: Literal["automatic", "match", "keep", "canonical", "mass"] | None = None,
-    restarts: Annotated[int | None, Parameter(validator=Number(gte=0, lte=10_000))] = None,
-    soft: Annotated[int | None, Parameter(validator=Number(gte=0, lte=10_000))] = None,
+    restarts: Annotated[int | None, whole_number(0, 10_000)] = None,
+    soft: Annotated[int | None, whole_number(0, 10_000)] = None,
     data: str | None = None,
-    points: Annotated[int | None, Parameter(validator=Number(gte=3, lte=1000))] = None,
+    points: Annotated[int | None, whole_number(3, 1000)] = None,
     reset_norm: Annotated[bool, Parameter(negative="")] = False,
     repair: Annotated[bool, Parameter(negative="")] = False,
-    seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))] = 0,
+    seed: Annotated[int, whole_number(0, 2**63 - 1)] = 0,
 ) -> None:
     """Aligns the network in B to the network in A and writes it as C, the same function as B.
 
