@@ -152,7 +152,7 @@ def _agrees(graph: Graph, module: nn.Module, inputs: tuple[Tensor, ...]) -> bool
 
 def _alike(one: Tensor, other: Tensor) -> bool:
     """Whether two outputs agree up to rounding; numbers at all are needed."""
-    if one.shape != other.shape or bool(one.isnan().any()):
+    if one.shape != other.shape or one.dtype != other.dtype or bool(one.isnan().any()):
         return False
     if not (one.is_floating_point() or one.is_complex()):
         return torch.equal(one, other)

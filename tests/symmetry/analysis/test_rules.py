@@ -469,6 +469,15 @@ def test_networks_that_differ_little_are_told_apart() -> None:
         assert difference(run(weights, [example]), run(moved, [example])) < 1e-12
 
 
+def test_networks_of_other_numbers_are_told_apart() -> None:
+    """Complex outputs are compared with real ones of the same shape."""
+    example = torch.randn(4, 3)
+    functions = (lambda h: torch.complex(h, h).abs(), lambda h: torch.complex(h, h))
+    modules = [Net(lambda m, x, f=f: f(m.into(x)), into=nn.Linear(3, 2)) for f in functions]
+    graphs = [trace(module, example) for module in modules]
+    assert [graph.nodes[-1].op for graph in graphs] == ["abs", "complex"]
+
+
 def test_a_transposed_view_is_another_tensor() -> None:
     weight = torch.randn(6, 6)
     module = Net(lambda m, x: torch.relu(x @ m.one) @ m.two, one=weight, two=weight.t())
