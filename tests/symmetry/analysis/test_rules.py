@@ -98,6 +98,13 @@ def heads(h: Tensor) -> Tensor:
     return h.unflatten(-1, (2, 3)).transpose(1, 2)
 
 
+def turned(h: Tensor) -> Tensor:
+    """Pairs of units turned by the place of their token."""
+    angles = torch.outer(torch.arange(5.0), torch.tensor([1.0, 0.1, 0.01])).to(h.dtype)
+    turns = torch.polar(torch.ones_like(angles), angles)
+    return torch.view_as_real(torch.view_as_complex(h.unflatten(-1, (3, 2))) * turns).flatten(-2)
+
+
 def looking_back(h: Tensor) -> Tensor:
     """Linear attention of tokens to those before them."""
     return torch.tril(h @ h.mT) @ h
@@ -316,6 +323,72 @@ CASES: dict[str, Rule] = {
         permutations=(),
         scalings=LINEAR,
     ),
+    # complex units with a scale each; their two parts stay together
+    "complex units": Rule(
+        lambda: Net(
+            lambda m, x: torch.view_as_real(
+                torch.view_as_complex(m.into(x).unflatten(-1, (6, 2))).conj()
+                @ torch.view_as_complex(m.last)
+            ),
+            into=nn.Linear(3, 12),
+            last=torch.randn(6, 2, 2),
+        ),
+        scalings=LINEAR,
+    ),
+    "sizes and angles": hidden(
+        lambda h: torch.polar(torch.complex(h, 2 * h).abs(), torch.complex(h, h).angle()).real,
+        POSITIVE,
+    ),
+    # a Fourier neural operator: its channels pass from the layer beside to the coefficients
+    "learned filters of frequencies": Rule(
+        lambda: Net(
+            lambda m, x: m.out(
+                torch.relu(
+                    torch.fft.irfft2(
+                        torch.fft.rfft2(h := m.into(x)) * torch.view_as_complex(m.filter), s=(4, 6)
+                    )
+                    + h
+                )
+            ),
+            into=nn.Conv2d(1, 6, 1),
+            filter=torch.randn(6, 4, 4, 2),
+            out=nn.Conv2d(6, 2, 1),
+        ),
+        ((2, 1, 4, 6),),
+        scalings=POSITIVE,
+    ),
+    "frequencies of tokens": tokens(
+        lambda h: torch.fft.irfft(torch.fft.rfft(h, dim=1), n=5, dim=1), LINEAR
+    ),
+    "parts of frequencies": tokens(lambda h: torch.fft.ihfft(h, dim=1).imag, LINEAR),
+    # rotary positions by complex numbers: their pairs stay, and are scaled against each other
+    "rotations": Rule(
+        lambda: Net(
+            lambda m, x: m.out(
+                F.scaled_dot_product_attention(turned(m.q(x)), turned(m.k(x)), m.v(x))
+            ),
+            q=nn.Linear(3, 6),
+            k=nn.Linear(3, 6),
+            v=nn.Linear(3, 5),
+            out=nn.Linear(5, 2),
+        ),
+        ((2, 5, 3),),
+        permutations=((5, 0),),
+        scalings=((3, "nonzero"), (5, "nonzero")),
+    ),
+    "a transform of the units": replace(hidden(lambda h: torch.fft.fft(h).real), permutations=()),
+    # centres of radial basis functions: six of them in a space of three units with signs
+    "distances from centres": Rule(
+        lambda: Net(
+            lambda m, x: m.out(torch.exp(-torch.cdist(m.into(x), m.centres))),
+            into=nn.Linear(3, 3),
+            centres=torch.randn(6, 3),
+            out=nn.Linear(6, 2),
+        ),
+        permutations=((3, 0), (6, 0)),
+        scalings=((3, "sign"),),
+    ),
+    "an operation without a rule": replace(hidden(torch.special.bessel_j0), permutations=()),
     "empty tensors": Rule(
         lambda: Net(
             lambda m, x: m.out(torch.relu(torch.cat([m.into(x), m.none.expand(4, 0)], 1))),
