@@ -82,7 +82,7 @@ class SymmetryGroup:
 
     def log_order(self) -> float:
         """Natural logarithm of the number of permutation elements: ``Σ copies · log(size!)``."""
-        return sum(
+        return math.fsum(
             self.tables.copies(factor) * math.lgamma(factor.size + 1)
             for factor in self.permutations
         )
