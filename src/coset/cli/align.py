@@ -2,6 +2,8 @@
 
 import copy
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -125,18 +127,34 @@ def _run(files: _Files, ways: _Options, shapes: list[str], kinds: list[_Kind]) -
         examples = _cast(examples[0], wide), _cast(examples[1], wide)
     group = discover(module, inputs)
     generator = torch.Generator().manual_seed(ways.seed)
-    result = match(group, theirs, to=ours, by=_way(ways, module, examples), generator=generator)
+    with _naming(ways.data if ways.by == "activations" else None):
+        result = match(group, theirs, to=ours, by=_way(ways, module, examples), generator=generator)
     moved = moved_tensors(group, result, other, files.b)
     proof = prove(module, inputs, other, moved)
     lines = []
     if examples is not None:
         options = {"reset_norm": ways.reset_norm, "repair": ways.repair}
         points = ways.points or 25
-        lines = barrier_lines(module, ours, theirs, result, examples, points=points, **options)
+        with _naming(ways.data):
+            lines = barrier_lines(module, ours, theirs, result, examples, points=points, **options)
     show_match(group, ours, theirs, result)
     for line in lines:
         print(line)
     _write(files, moved.rounded, proof)
+
+
+@contextmanager
+def _naming(data: str | None) -> Iterator[None]:
+    """What is wrong with examples is said with the option that gave them."""
+    from coset.errors import CosetError
+
+    try:
+        yield
+    except CosetError as error:
+        if data is None:
+            raise
+        wrong = str(error).removeprefix("got ")
+        raise CosetError(f"got --data {data} with {wrong}") from error
 
 
 def _write(files: _Files, tensors: "dict[str, Tensor]", proof: str) -> None:
