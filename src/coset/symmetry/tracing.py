@@ -5,6 +5,7 @@ same kind is recognised and its graph reused, after checking that it computes th
 """
 
 import contextlib
+import copy
 import io
 import logging
 import traceback
@@ -85,13 +86,17 @@ def _refuse(module: nn.Module, inputs: tuple[Any, ...]) -> None:
 
 def _require_answer(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     """Refuses an example that the module itself does not take: a tracer would blame the module."""
-    weights = weights_of(module)
+    try:
+        copied = copy.deepcopy(module)  # what a forward writes down stays out of the module
+    except Exception:  # norms of weights in the old style: for the tracer to judge
+        return
     with torch.random.fork_rng(devices=[]):
         try:
-            torch.func.functional_call(module, weights, inputs)
+            copied(*inputs)
         except Exception as error:  # whatever a module may raise
             try:  # an example of another type than the weights, or a type without kernels
-                module_runner(module)({n: w.cpu().double() for n, w in weights.items()}, inputs)
+                weights = {n: w.cpu().double() for n, w in weights_of(module).items()}
+                module_runner(module)(weights, inputs)
             except Exception:
                 raise refusal(inputs, error) from error
 

@@ -610,6 +610,15 @@ def test_an_example_that_the_module_does_not_take_is_named(
         discover(module, example)
 
 
+def test_a_layer_in_two_places_stays_as_it_is() -> None:
+    """A call with other weights would leave plain tensors in it, which cannot be exported."""
+    shared = nn.Linear(3, 3)
+    module = Net(lambda m, x: m.two(m.one(x).relu()), one=shared, two=nn.Sequential(shared))
+    for _ in range(2):
+        assert [factor.size for factor in discover(module, torch.zeros(1, 3)).permutations] == []
+        assert isinstance(shared.weight, nn.Parameter)
+
+
 def test_an_example_may_be_of_another_type_than_the_weights() -> None:
     module = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2))
     group = discover(module, torch.zeros(1, 3, dtype=torch.float64))
