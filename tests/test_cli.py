@@ -47,6 +47,7 @@ BAD = {
     "unknown command": (["demmo"], ["demmo", "demo"]),
     "unknown option": (["demo", "--memberz", "3"], ["--memberz", "--members"]),
     "no number": (["demo", "--seed", "abc"], ["--seed", "abc", "int"]),
+    "a fraction": (["demo", "--members", "2.6"], ["--members", '"2.6"', "int"]),
     "too few": (["demo", "--members", "1"], ["--members", "1", ">= 2"]),
     "negative": (["demo", "--seed", "-1"], ["--seed", "-1", ">= 0"]),
     "one word too many": (["demo", "extra"], ["extra"]),

@@ -180,6 +180,7 @@ def test_data_that_do_not_fit_are_named_before_anything_is_printed(named, by, fi
     shown = capsys.readouterr()
     assert shown.out == ""
     assert named in shown.err
+    assert "odd.safetensors" in shown.err
     assert len(shown.err.splitlines()) == 1
     assert not (files / "c.safetensors").exists()
 

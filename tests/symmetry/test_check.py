@@ -1,6 +1,7 @@
 """What the numerical check notices: false invariances, small outputs, outputs that vanish."""
 
 import importlib
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from coset.errors import CosetError
-from coset.symmetry.check import Probe, difference, random_scales
+from coset.symmetry.check import Probe, difference, random_scales, symmetry_error
+from coset.symmetry.describing.drawing import draw
 from coset.symmetry.discover import discover
 from coset.symmetry.elements import ScaleInvariance
 from coset.symmetry.idealised import idealised
@@ -75,6 +77,29 @@ def test_idealised_networks_forget_scales(module: nn.Module, example: Tensor) ->
     assert probe.idealised().change(moved) < 1e-12
     assert probe.change(moved) > 1e-9
     assert len(idealised(graph).nodes) == len(graph.nodes)
+
+
+class SmallGates(nn.Module):
+    """Gated units of weights near 0.02 before a norm by hand, as language models begin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = (nn.Linear(8, 8, bias=False) for _ in range(3))
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.down(nn.functional.gelu(self.gate(x)) * self.up(x))
+        return h * (h.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+
+
+def test_small_activations_do_not_hide_an_invariance() -> None:
+    torch.manual_seed(0)
+    group = discover(SmallGates(), torch.zeros(2, 8))
+    assert {(i.tensor, i.groups) for i in group.invariances} == {
+        ("up.weight", "layer"),
+        ("down.weight", "layer"),
+    }
 
 
 def test_scales_of_groups_are_equal_inside_a_group() -> None:
@@ -143,3 +168,11 @@ def test_operations_of_torch_modules_name_the_module() -> None:
     assert sources["linear"] == "module 1.1"
     alone = trace(nn.Softmax(-1), torch.zeros(1, 3)).nodes[-1]
     assert alone.source == "Softmax"
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile], ids=["parallel", "compiled"])
+def test_wrapped_modules_are_the_modules_inside(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    module = normalised()
+    group = discover(module, EXAMPLE)
+    assert symmetry_error(wrap(module), group, torch.randn(2, 1, 6, 6)) < 1e-12
+    assert draw(wrap(module), EXAMPLE, group) == draw(module, EXAMPLE, group)

@@ -8,9 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.symmetry.discovered import NAMES, Discovered, discovered, distance, repeated, seeded
 from tests.symmetry.probe import continuous_scalings, true_continuous_scalings
+from torch import nn
 
 from coset.errors import CosetError
 from coset.symmetry.check import symmetry_error
+from coset.symmetry.discover import discover
 from coset.weights.stacking import stack, unstack
 
 EXACT = 1e-12
@@ -144,6 +146,9 @@ def test_no_continuous_scaling_is_missed(name: str) -> None:
 def test_order_of_a_perceptron() -> None:
     """6! 5! permutations."""
     assert discovered("relu_mlp").group.log_order() == pytest.approx(math.log(720 * 120))
+    alone = discover(nn.Linear(2, 2), torch.zeros(1, 2)).log_order()
+    assert alone == 0
+    assert isinstance(alone, float)
 
 
 def test_weights_that_do_not_fit_are_refused() -> None:

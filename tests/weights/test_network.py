@@ -5,7 +5,15 @@ import torch
 from torch import nn
 from torch.func import vmap
 
-from coset import CosetError, assign, functionalise, stack, weights_of
+from coset import (
+    CosetError,
+    assign,
+    canonicalise,
+    discover,
+    functionalise,
+    stack,
+    weights_of,
+)
 
 
 class Tied(nn.Module):
@@ -58,6 +66,23 @@ def test_tied_tensors_appear_once_and_move_together():
     inputs = torch.randn(5, 3)
     expected = assign(copy.deepcopy(module), other)(inputs)
     torch.testing.assert_close(network.apply(other, inputs), expected.detach())
+
+
+def test_tied_tensors_with_different_numbers_are_refused():
+    """The weights of an untied copy are those of another function."""
+    module = Tied()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    assign(module, before)
+    wrong = {**before, "second.weight": before["second.weight"] + 1}
+    group = discover(module, torch.zeros(1, 3))
+    for refused in (
+        lambda: assign(module, wrong),
+        lambda: group.act(group.identity(), wrong),
+        lambda: canonicalise(group, wrong),
+    ):
+        with pytest.raises(CosetError, match=r"'second\.weight' other than 'first\.weight'"):
+            refused()
+    assert all(torch.equal(module.state_dict()[name], before[name]) for name in before)
 
 
 def test_assign_then_read_gives_the_same():

@@ -2,14 +2,16 @@
 
 import copy
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from coset.cli.factory import check_kinds, source_of
+from coset.cli.numbers import whole_number
 from coset.cli.places import check_file
 
 if TYPE_CHECKING:
@@ -34,13 +36,13 @@ def align(
     dtype: Annotated[list[_Kind] | None, Parameter(negative="")] = None,
     by: Literal["weights", "activations"] = "weights",
     scales: Literal["automatic", "match", "keep", "canonical", "mass"] | None = None,
-    restarts: Annotated[int | None, Parameter(validator=Number(gte=0, lte=10_000))] = None,
-    soft: Annotated[int | None, Parameter(validator=Number(gte=0, lte=10_000))] = None,
+    restarts: Annotated[int | None, whole_number(0, 10_000)] = None,
+    soft: Annotated[int | None, whole_number(0, 10_000)] = None,
     data: str | None = None,
-    points: Annotated[int | None, Parameter(validator=Number(gte=3, lte=1000))] = None,
+    points: Annotated[int | None, whole_number(3, 1000)] = None,
     reset_norm: Annotated[bool, Parameter(negative="")] = False,
     repair: Annotated[bool, Parameter(negative="")] = False,
-    seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))] = 0,
+    seed: Annotated[int, whole_number(0, 2**63 - 1)] = 0,
 ) -> None:
     """Aligns the network in B to the network in A and writes it as C, the same function as B.
 
@@ -125,18 +127,34 @@ def _run(files: _Files, ways: _Options, shapes: list[str], kinds: list[_Kind]) -
         examples = _cast(examples[0], wide), _cast(examples[1], wide)
     group = discover(module, inputs)
     generator = torch.Generator().manual_seed(ways.seed)
-    result = match(group, theirs, to=ours, by=_way(ways, module, examples), generator=generator)
+    with _naming(ways.data if ways.by == "activations" else None):
+        result = match(group, theirs, to=ours, by=_way(ways, module, examples), generator=generator)
     moved = moved_tensors(group, result, other, files.b)
     proof = prove(module, inputs, other, moved)
     lines = []
     if examples is not None:
         options = {"reset_norm": ways.reset_norm, "repair": ways.repair}
         points = ways.points or 25
-        lines = barrier_lines(module, ours, theirs, result, examples, points=points, **options)
+        with _naming(ways.data):
+            lines = barrier_lines(module, ours, theirs, result, examples, points=points, **options)
     show_match(group, ours, theirs, result)
     for line in lines:
         print(line)
     _write(files, moved.rounded, proof)
+
+
+@contextmanager
+def _naming(data: str | None) -> Iterator[None]:
+    """What is wrong with examples is said with the option that gave them."""
+    from coset.errors import CosetError
+
+    try:
+        yield
+    except CosetError as error:
+        if data is None:
+            raise
+        wrong = str(error).removeprefix("got ")
+        raise CosetError(f"got --data {data} with {wrong}") from error
 
 
 def _write(files: _Files, tensors: "dict[str, Tensor]", proof: str) -> None:

@@ -3,18 +3,16 @@
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
-from cyclopts.validators import Number
-
+from coset.cli.numbers import whole_number
 from coset.cli.places import check_folder
 
 
 def demo(
     *,
     out: Path = Path("coset-demo"),
-    seed: Annotated[int, Parameter(validator=Number(gte=0, lt=2**63))] = 0,
-    members: Annotated[int, Parameter(validator=Number(gte=2, lte=1000))] = 10,
-    epochs: Annotated[int, Parameter(validator=Number(gte=1, lte=10_000))] = 60,
+    seed: Annotated[int, whole_number(0, 2**63 - 1)] = 0,
+    members: Annotated[int, whole_number(2, 1000)] = 10,
+    epochs: Annotated[int, whole_number(1, 10_000)] = 60,
 ) -> None:
     """Trains one network and an ensemble on handwritten digits and writes a report.
 

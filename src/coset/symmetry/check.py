@@ -18,7 +18,7 @@ from coset.symmetry.runner import Run, module_runner
 from coset.symmetry.tracing import trace
 from coset.vocabulary import Inputs, Weights
 from coset.weights.inputs import parts_of
-from coset.weights.network import weights_of
+from coset.weights.network import unwrapped, weights_of
 
 
 def symmetry_error(
@@ -36,7 +36,7 @@ def symmetry_error(
     traced; casts to single precision inside are overruled.
     """
     generator = generator or torch.Generator().manual_seed(0)
-    inputs = parts_of(example)
+    module, inputs = unwrapped(module), parts_of(example)
     run = _runner(module, example)
     weights = {name: tensor.double() for name, tensor in weights_of(module).items()}
     reference = run(weights, inputs)

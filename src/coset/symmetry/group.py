@@ -24,6 +24,7 @@ from coset.symmetry.elements import (
     Tables,
 )
 from coset.vocabulary import Weights
+from coset.weights.stacking import check_ties
 
 Made = TypeVar("Made")
 Move = tuple[str, Site]
@@ -81,7 +82,7 @@ class SymmetryGroup:
 
     def log_order(self) -> float:
         """Natural logarithm of the number of permutation elements: ``Σ copies · log(size!)``."""
-        return sum(
+        return math.fsum(
             self.tables.copies(factor) * math.lgamma(factor.size + 1)
             for factor in self.permutations
         )
@@ -178,7 +179,7 @@ class SymmetryGroup:
         """The number of member axes: none for weights, one for a stack.
 
         Raises:
-            CosetError: If names or shapes do not fit the group.
+            CosetError: If names or shapes do not fit the group, or tied tensors differ.
         """
         known = {**self.shapes, **{name: self.shapes[m] for name, m in self.aliases.items()}}
         missing = [name for name in self.shapes if name not in weights]
@@ -203,6 +204,7 @@ class SymmetryGroup:
             raise CosetError(
                 f"got stacks of {sorted(members)} members", "needed one number for all tensors"
             )
+        check_ties(weights, self.aliases)
         return lead
 
     def remembered(self, key: object, make: Callable[[], Made]) -> Made:

@@ -19,7 +19,7 @@ from coset.symmetry.graph import Graph, Node, Ref
 NOTHING = 1e-30
 """In place of the epsilon of a norm: zero by zero is no number."""
 
-NEXT_TO_NOTHING = 1e-13
+NEXT_TO_NOTHING = 1e-16
 """In place of one that is added by hand, where a spread may be that of rounding only."""
 
 ROUNDING = 1e-10

@@ -5,12 +5,13 @@ same kind is recognised and its graph reused, after checking that it computes th
 """
 
 import contextlib
+import copy
 import io
 import logging
 import traceback
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from torch import Tensor, nn
 from coset.errors import CosetError
 from coset.symmetry.graph import Graph
 from coset.symmetry.points import general_position, random_inputs
+from coset.symmetry.runner import module_runner
 from coset.symmetry.translating import canonical_names, name_of, translated
 from coset.vocabulary import Inputs
 from coset.weights.inputs import parts_of
-from coset.weights.network import weights_of
+from coset.weights.network import refusal, unwrapped, weights_of
 
 # Operations that the tracer takes apart, so that they need no rules.
 _COMPOSITE = {
@@ -32,20 +34,23 @@ _COMPOSITE = {
 }  # fmt: skip
 _REMEMBERED: OrderedDict[tuple[Any, ...], Graph] = OrderedDict()
 _MOST_REMEMBERED = 16
+_ROUNDING = 1e-9  # of outputs in double precision
 
 
 def trace(module: nn.Module, example: Inputs) -> Graph:
     """Traces the module in evaluation mode; its training flags are restored.
 
     Raises:
-        CosetError: If the module cannot be traced, with the line that prevents it.
+        CosetError: If the module does not take the example, or cannot be traced, with the line
+            that prevents it.
     """
-    inputs = parts_of(example)
+    module, inputs = unwrapped(module), parts_of(example)
     _refuse(module, inputs)
     with _evaluating(module):
         key = _architecture(module, inputs)
         graph = _REMEMBERED.get(key)
         if graph is None or not _agrees(graph, module, inputs):
+            _require_answer(module, inputs)
             graph = _trace(module, inputs)
             _REMEMBERED[key] = graph
         _REMEMBERED.move_to_end(key)
@@ -77,6 +82,23 @@ def _refuse(module: nn.Module, inputs: tuple[Any, ...]) -> None:
                 "keep real and imaginary parts on a last axis of two, and put them together in "
                 "forward with torch.view_as_complex",
             )
+
+
+def _require_answer(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """Refuses an example that the module itself does not take: a tracer would blame the module."""
+    try:
+        copied = copy.deepcopy(module)  # what a forward writes down stays out of the module
+    except Exception:  # norms of weights in the old style: for the tracer to judge
+        return
+    with torch.random.fork_rng(devices=[]):
+        try:
+            copied(*inputs)
+        except Exception as error:  # whatever a module may raise
+            try:  # an example of another type than the weights, or a type without kernels
+                weights = {n: w.cpu().double() for n, w in weights_of(module).items()}
+                module_runner(module)(weights, inputs)
+            except Exception:
+                raise refusal(inputs, error) from error
 
 
 def _trace(module: nn.Module, inputs: tuple[Tensor, ...]) -> Graph:
@@ -117,42 +139,29 @@ def _architecture(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, .
 def _agrees(graph: Graph, module: nn.Module, inputs: tuple[Tensor, ...]) -> bool:
     """Whether a remembered graph computes what the module computes.
 
-    Looked at in a random point: fresh weights and an example of zeros hide most differences.
+    Looked at in a random point, for fresh weights and an example of zeros hide most differences,
+    and in double precision, for another epsilon or another constant may change little.
     """
     generator = torch.Generator().manual_seed(3)
-    given = weights_of(module)
+    given = {name: tensor.cpu() for name, tensor in weights_of(module).items()}
     positive = [name for name in given if name.endswith("running_var")]
-    point = general_position(given, positive, generator=generator)
-    weights = {name: point[name].to(tensor.device, tensor.dtype) for name, tensor in given.items()}
-    drawn = random_inputs(inputs, generator=generator)
-    probe = tuple(x.to(old.device, old.dtype) for x, old in zip(drawn, inputs, strict=True))
+    weights = general_position(given, positive, generator=generator)
+    probe = random_inputs([x.cpu() for x in inputs], generator=generator)
     try:
-        outputs = list(_flat(torch.func.functional_call(module, weights, probe)))
-        again = graph.run(weights, probe, dtype=None)
+        outputs = module_runner(module)(weights, probe)
+        again = graph.run(weights, probe, dtype=torch.float64)
     except Exception:  # whatever goes wrong here is for a fresh trace to report
         return False
     return len(outputs) == len(again) and all(map(_alike, outputs, again))
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
-    """Whether two outputs agree up to the rounding of their type; numbers at all are needed."""
-    if one.shape != other.shape or bool(one.isnan().any()):
+    """Whether two outputs agree up to rounding; numbers at all are needed."""
+    if one.shape != other.shape or one.dtype != other.dtype or bool(one.isnan().any()):
         return False
-    if not one.is_floating_point():
+    if not (one.is_floating_point() or one.is_complex()):
         return torch.equal(one, other)
-    precision = 10 * torch.finfo(one.dtype).eps ** 0.5
-    return torch.allclose(one.double(), other.double(), rtol=precision, atol=precision)
-
-
-def _flat(outputs: Any) -> Iterator[Tensor]:
-    if isinstance(outputs, Tensor):
-        yield outputs
-    elif isinstance(outputs, Mapping):
-        for part in outputs.values():
-            yield from _flat(part)
-    elif isinstance(outputs, (list, tuple)):
-        for part in outputs:
-            yield from _flat(part)
+    return torch.allclose(one, other, rtol=_ROUNDING, atol=_ROUNDING)
 
 
 def _export(

@@ -15,7 +15,7 @@ from coset.vocabulary import Inputs, Weights
 from coset.weights.inputs import parts_of, shapes_of
 from coset.weights.layout import Layout
 from coset.weights.masks import split_masks, with_masks
-from coset.weights.stacking import check_fit
+from coset.weights.stacking import check_fit, check_ties
 
 
 @dataclass(frozen=True)
@@ -117,13 +117,20 @@ def assign(module: nn.Module, weights: Weights, *, partial: bool = False) -> nn.
         partial: Whether names may be missing.
 
     Raises:
-        CosetError: If a name or shape does not fit; the module is then unchanged.
+        CosetError: If a name or shape does not fit, or two names of one tensor come with different
+            numbers; the module is then unchanged.
     """
     inner = unwrapped(module)
     own = dict(_named_tensors(inner)) | (tables_of(inner) if partial else {})
-    aliases = {name: tensor for name, tensor in inner.named_parameters(remove_duplicate=False)}
-    given = {name: tensor for name, tensor in weights.items() if name in own or name not in aliases}
+    names = {id(tensor): name for name, tensor in own.items()}
+    aliases = {
+        name: names[id(tensor)]
+        for name, tensor in inner.named_parameters(remove_duplicate=False)
+        if name not in own
+    }
+    given = {name: tensor for name, tensor in weights.items() if name not in aliases}
     check_fit(given, own, partial=partial)
+    check_ties(weights, aliases)
     with torch.no_grad():
         for name, tensor in given.items():
             own[name].copy_(tensor)

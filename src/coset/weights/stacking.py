@@ -92,3 +92,25 @@ def check_fit(
                 f"needed {tuple(pattern[name].shape)}",
                 "check that the weights belong to this architecture",
             )
+
+
+def check_ties(weights: Mapping[str, Tensor], aliases: Mapping[str, str]) -> None:
+    """Refuses different numbers under names that mean one tensor.
+
+    Args:
+        weights: What was given.
+        aliases: For further names of a tensor its first one.
+    """
+    for name, main in aliases.items():
+        one, other = weights.get(name), weights.get(main)
+        if name == main or not isinstance(one, Tensor) or not isinstance(other, Tensor):
+            continue
+        same = one.shape == other.shape and torch.allclose(
+            one.double(), other.double(), rtol=0.0, atol=0.0, equal_nan=True
+        )
+        if not same:
+            raise CosetError(
+                f"got weights with {name!r} other than {main!r}",
+                "needed equal numbers in tensors that the network ties",
+                "check that the weights belong to this architecture",
+            )

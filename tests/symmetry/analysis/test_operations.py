@@ -97,6 +97,16 @@ def beside(name: str, *shape: int, turned: bool = False, item: int | None = None
     return operation
 
 
+def real(w: Writer, name: str, h: Ref, axes: Any) -> Ref:
+    """The real part of a Fourier transform."""
+    found: Ref = getattr(w, name)(h, None, axes)
+    if not w.values[found.node].is_complex():
+        return found
+    if w.values[found.node].is_conj():
+        found = w._conj(found)
+    return w.select(w.view_as_real(found), -1, 0)
+
+
 def of_signs(name: str, *arguments: Any) -> Operation:
     """An operation on whether units are above zero."""
     return lambda w, h: getattr(w, name)(w.gt(h, 0.0), *arguments)
@@ -338,6 +348,16 @@ ROWS: dict[str, Row] = {
         "image", batch_norm("native_batch_norm", False, 0.1, 1e-5, item=0), NORMED, units=1),
     "native_layer_norm": Row("rows", affine("native_layer_norm", [6], 1e-5, item=0), ANY),
     "rms_norm": Row("rows", affine("rms_norm", [6], 1e-5, bias=False), RMS),
+    # spectra
+    **{
+        f"fft_{name}": Row("tokens", lambda w, h, name=name: real(w, f"fft_{name}", h, 1), ANY)
+        for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
+    },
+    **{
+        f"fft_{name}": Row(
+            "image", lambda w, h, name=name: real(w, f"fft_{name}", h, [2, 3]), ANY, units=1)
+        for name in ("fft2", "ifft2", "rfft2", "irfft2", "fftn", "ifftn", "rfftn", "irfftn")
+    },
     # lookups
     "_embedding_bag": Row(
         "rows",

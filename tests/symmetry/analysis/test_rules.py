@@ -34,6 +34,7 @@ POSITIVE: Scales = ((6, "positive"),)
 SIGN: Scales = ((6, "sign"),)
 
 LOOKED_UP = torch.tensor([[0, 1], [4, 2], [3, 3], [1, 0]])
+DISTANCE = (torch.arange(5)[:, None] - torch.arange(5)).abs()
 GRID = torch.linspace(-0.9, 0.9, 32).reshape(1, 4, 4, 2)
 
 
@@ -90,6 +91,23 @@ def hidden(
 def tokens(operation: Callable[[Tensor], Tensor], scales: Scales = ()) -> Rule:
     """The same on sequences of five tokens."""
     return hidden(operation, scales, shape=(2, 5, 3))
+
+
+def heads(h: Tensor) -> Tensor:
+    """Sequences of six units as two heads of three."""
+    return h.unflatten(-1, (2, 3)).transpose(1, 2)
+
+
+def turned(h: Tensor) -> Tensor:
+    """Pairs of units turned by the place of their token."""
+    angles = torch.outer(torch.arange(5.0), torch.tensor([1.0, 0.1, 0.01])).to(h.dtype)
+    turns = torch.polar(torch.ones_like(angles), angles)
+    return torch.view_as_real(torch.view_as_complex(h.unflatten(-1, (3, 2))) * turns).flatten(-2)
+
+
+def looking_back(h: Tensor) -> Tensor:
+    """Linear attention of tokens to those before them."""
+    return torch.tril(h @ h.mT) @ h
 
 
 def image(*layers: nn.Module, scales: Scales = (), out: nn.Module | None = None) -> Rule:
@@ -212,6 +230,41 @@ CASES: dict[str, Rule] = {
     "lookups": tokens(
         lambda h: h[:, torch.tensor([0, 2])] + h.index_select(1, torch.tensor([1, 1])), LINEAR
     ),
+    # one token of each sequence, as classifiers on the last token take it
+    "lookups on two axes": tokens(
+        lambda h: torch.relu(h[torch.tensor([0, 1]), torch.tensor([4, 2])]), POSITIVE
+    ),
+    # axes that are apart go in front: (2, 2, 5, 1) with a table of two by two
+    "lookups on axes that are apart": tokens(
+        lambda h: h.unsqueeze(3)[torch.tensor([[0], [1]]), :, :, torch.tensor([0, 0])].sum(1),
+        LINEAR,
+    ),
+    # two heads of three units, one bias for each head and distance
+    "biases by distance": Rule(
+        lambda: Net(
+            lambda m, x: m.out(
+                (m.bias[:, DISTANCE].softmax(-1) @ heads(m.into(x))).transpose(1, 2).flatten(2)
+            ),
+            bias=torch.randn(2, 5),
+            into=nn.Linear(3, 6),
+            out=nn.Linear(6, 2),
+        ),
+        ((2, 5, 3),),
+        permutations=((2, 0), (3, 1)),
+        scalings=((3, "nonzero"),),
+    ),
+    # linear attention: the triangle is one of tokens, heads (two of three units) pass; a head may
+    # be scaled, for its output grows with the third power, and its units have signs of their own
+    "triangles": Rule(
+        lambda: Net(
+            lambda m, x: m.out(looking_back(heads(m.into(x))).transpose(1, 2).flatten(2)),
+            into=nn.Linear(3, 6),
+            out=nn.Linear(6, 2),
+        ),
+        ((2, 5, 3),),
+        permutations=((2, 0), (3, 1)),
+        scalings=((2, "nonzero"), (3, "sign")),
+    ),
     "softmax over tokens": tokens(lambda h: h.softmax(1) + h.log_softmax(1)),
     "attention with a mask": tokens(
         lambda h: F.scaled_dot_product_attention(h, h, h, is_causal=True), SIGN
@@ -270,6 +323,72 @@ CASES: dict[str, Rule] = {
         permutations=(),
         scalings=LINEAR,
     ),
+    # complex units with a scale each; their two parts stay together
+    "complex units": Rule(
+        lambda: Net(
+            lambda m, x: torch.view_as_real(
+                torch.view_as_complex(m.into(x).unflatten(-1, (6, 2))).conj()
+                @ torch.view_as_complex(m.last)
+            ),
+            into=nn.Linear(3, 12),
+            last=torch.randn(6, 2, 2),
+        ),
+        scalings=LINEAR,
+    ),
+    "sizes and angles": hidden(
+        lambda h: torch.polar(torch.complex(h, 2 * h).abs(), torch.complex(h, h).angle()).real,
+        POSITIVE,
+    ),
+    # a Fourier neural operator: its channels pass from the layer beside to the coefficients
+    "learned filters of frequencies": Rule(
+        lambda: Net(
+            lambda m, x: m.out(
+                torch.relu(
+                    torch.fft.irfft2(
+                        torch.fft.rfft2(h := m.into(x)) * torch.view_as_complex(m.filter), s=(4, 6)
+                    )
+                    + h
+                )
+            ),
+            into=nn.Conv2d(1, 6, 1),
+            filter=torch.randn(6, 4, 4, 2),
+            out=nn.Conv2d(6, 2, 1),
+        ),
+        ((2, 1, 4, 6),),
+        scalings=POSITIVE,
+    ),
+    "frequencies of tokens": tokens(
+        lambda h: torch.fft.irfft(torch.fft.rfft(h, dim=1), n=5, dim=1), LINEAR
+    ),
+    "parts of frequencies": tokens(lambda h: torch.fft.ihfft(h, dim=1).imag, LINEAR),
+    # rotary positions by complex numbers: their pairs stay, and are scaled against each other
+    "rotations": Rule(
+        lambda: Net(
+            lambda m, x: m.out(
+                F.scaled_dot_product_attention(turned(m.q(x)), turned(m.k(x)), m.v(x))
+            ),
+            q=nn.Linear(3, 6),
+            k=nn.Linear(3, 6),
+            v=nn.Linear(3, 5),
+            out=nn.Linear(5, 2),
+        ),
+        ((2, 5, 3),),
+        permutations=((5, 0),),
+        scalings=((3, "nonzero"), (5, "nonzero")),
+    ),
+    "a transform of the units": replace(hidden(lambda h: torch.fft.fft(h).real), permutations=()),
+    # centres of radial basis functions: six of them in a space of three units with signs
+    "distances from centres": Rule(
+        lambda: Net(
+            lambda m, x: m.out(torch.exp(-torch.cdist(m.into(x), m.centres))),
+            into=nn.Linear(3, 3),
+            centres=torch.randn(6, 3),
+            out=nn.Linear(6, 2),
+        ),
+        permutations=((3, 0), (6, 0)),
+        scalings=((3, "sign"),),
+    ),
+    "an operation without a rule": replace(hidden(torch.special.bessel_j0), permutations=()),
     "empty tensors": Rule(
         lambda: Net(
             lambda m, x: m.out(torch.relu(torch.cat([m.into(x), m.none.expand(4, 0)], 1))),
@@ -393,6 +512,45 @@ def test_networks_that_look_alike_are_told_apart() -> None:
     assert domains == ["positive", "sign"]
 
 
+class OwnBatchNorm(nn.Module):
+    """Batch norm with an epsilon that its printed form does not show."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        self.into, self.out = nn.Linear(3, 6), nn.Linear(6, 2)
+        self.register_buffer("running_mean", torch.zeros(6))
+        self.register_buffer("running_var", torch.ones(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        statistics = self.get_buffer("running_mean"), self.get_buffer("running_var")
+        hidden = F.batch_norm(self.into(x), *statistics, eps=self.epsilon)
+        outputs: Tensor = self.out(hidden.relu())
+        return outputs
+
+
+def test_networks_that_differ_little_are_told_apart() -> None:
+    """Another epsilon is another group, though outputs in single precision are nearly the same."""
+    example = torch.randn(4, 3)
+    for epsilon in (1e-5, 1e-3):
+        module = OwnBatchNorm(epsilon)
+        group = discover(module, example)
+        assert {site.shift for factor in group.scalings for site in factor.sites} == {0, epsilon}
+        run, weights = module_runner(module), weights_of(module)
+        weights = {name: tensor.double() for name, tensor in weights.items()}
+        moved = group.act(group.sample(generator=torch.Generator().manual_seed(0)), weights)
+        assert difference(run(weights, [example]), run(moved, [example])) < 1e-12
+
+
+def test_networks_of_other_numbers_are_told_apart() -> None:
+    """Complex outputs are compared with real ones of the same shape."""
+    example = torch.randn(4, 3)
+    functions = (lambda h: torch.complex(h, h).abs(), lambda h: torch.complex(h, h))
+    modules = [Net(lambda m, x, f=f: f(m.into(x)), into=nn.Linear(3, 2)) for f in functions]
+    graphs = [trace(module, example) for module in modules]
+    assert [graph.nodes[-1].op for graph in graphs] == ["abs", "complex"]
+
+
 def test_a_transposed_view_is_another_tensor() -> None:
     weight = torch.randn(6, 6)
     module = Net(lambda m, x: torch.relu(x @ m.one) @ m.two, one=weight, two=weight.t())
@@ -433,6 +591,38 @@ def test_random_numbers_in_evaluation_mode_are_held_fixed() -> None:
 def test_what_cannot_be_traced_is_named(module: nn.Module, example: Any, words: str) -> None:
     with pytest.raises(CosetError, match=words):
         discover(module, example)
+
+
+@pytest.mark.parametrize(
+    ("module", "example", "words"),
+    [
+        (nn.Linear(3, 2), torch.zeros(1, 4), r"\(1, 4\) .*cannot be multiplied"),
+        (nn.Linear(3, 2), torch.zeros(1, 3, dtype=torch.long), "int64.*same dtype"),
+        (nn.Linear(3, 2), (torch.zeros(1, 3), torch.zeros(1)), "2 positional arguments"),
+        (nn.Embedding(4, 2), torch.tensor([7]), "out of range"),
+        (Net(lambda m, x: 1 / 0), torch.zeros(2), "division by zero"),
+    ],
+)
+def test_an_example_that_the_module_does_not_take_is_named(
+    module: nn.Module, example: Any, words: str
+) -> None:
+    with pytest.raises(CosetError, match=f"got inputs of .*{words}"):
+        discover(module, example)
+
+
+def test_a_layer_in_two_places_stays_as_it_is() -> None:
+    """A call with other weights would leave plain tensors in it, which cannot be exported."""
+    shared = nn.Linear(3, 3)
+    module = Net(lambda m, x: m.two(m.one(x).relu()), one=shared, two=nn.Sequential(shared))
+    for _ in range(2):
+        assert [factor.size for factor in discover(module, torch.zeros(1, 3)).permutations] == []
+        assert isinstance(shared.weight, nn.Parameter)
+
+
+def test_an_example_may_be_of_another_type_than_the_weights() -> None:
+    module = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2))
+    group = discover(module, torch.zeros(1, 3, dtype=torch.float64))
+    assert [factor.size for factor in group.permutations] == [6]
 
 
 def test_every_rule_has_a_case() -> None:

@@ -265,7 +265,7 @@ def sorted_units() -> nn.Module:
 
 @case(example=X, permutations=[(5,)], positive=[(5,)], common=None)
 def fourier_transform() -> nn.Module:
-    """An operation without a rule (a Fourier transform over the six units) pins them all."""
+    """A Fourier transform over the six units depends on their order and pins them all."""
     return nn.Sequential(
         nn.Linear(3, 6), nn.ReLU(), Apply(lambda x: torch.fft.rfft(x).abs()), *mlp(nn.ReLU, 4, 5, 2)
     )

@@ -1,5 +1,7 @@
 """One point for every orbit."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from tests.symmetry.discovered import NAMES, discovered, distance, repeated, seeded
@@ -9,6 +11,7 @@ from torch.func import functional_call
 from coset.errors import CosetError
 from coset.symmetry.discover import discover
 from coset.symmetry.removing.canonical import canonical_form, canonicalise
+from coset.vocabulary import Weights
 from coset.weights.network import weights_of
 from coset.weights.stacking import stack, unstack
 
@@ -88,6 +91,58 @@ def test_dead_and_tied_units_keep_numbers_finite() -> None:
     torch.testing.assert_close(
         functional_call(module, canonical, inputs), functional_call(module, weights, inputs)
     )
+
+
+def with_dead_units(weights: Weights, seed: int) -> Weights:
+    """About a third of the rows and of the columns, and half of the biases, are zero."""
+    generator = seeded(seed)
+
+    def kept(size: int, part: float) -> Tensor:
+        return (torch.rand(size, generator=generator) > part).double()
+
+    dead = {}
+    for name, tensor in weights.items():
+        shape = tensor.shape
+        drawn = torch.randn(shape, dtype=torch.float64, generator=generator)
+        if tensor.dim() == 1:
+            dead[name] = drawn * kept(shape[0], 0.5)
+        else:
+            dead[name] = drawn * kept(shape[0], 0.3)[:, None] * kept(shape[1], 0.3)
+    return dead
+
+
+def of_three_numbers(weights: Weights, seed: int) -> Weights:
+    """Weights of minus one, zero and one: directions that agree, cubes that cancel."""
+    generator = seeded(seed)
+    return {
+        name: torch.randint(-1, 2, tensor.shape, generator=generator).double()
+        if tensor.dim() > 1
+        else torch.randn(tensor.shape, dtype=torch.float64, generator=generator)
+        for name, tensor in weights.items()
+    }
+
+
+@pytest.mark.parametrize("draw", [with_dead_units, of_three_numbers])
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.Identity])
+@pytest.mark.parametrize("precision", [torch.float64, torch.float32])
+def test_special_weights_do_not_part_an_orbit(
+    draw: Callable[[Weights, int], Weights], activation: type[nn.Module], precision: torch.dtype
+) -> None:
+    """What nothing decides (a unit that nothing comes into) decides nothing else."""
+    module = nn.Sequential(nn.Linear(3, 8), activation(), nn.Linear(8, 6), activation())
+    module.append(nn.Linear(6, 2))
+    group = discover(module, torch.zeros(1, 3))
+    for seed in range(20):
+        weights = draw(weights_of(module), seed)
+        weights = {name: tensor.to(precision) for name, tensor in weights.items()}
+        canonical = canonicalise(group, weights)
+        orbit = group.act(group.sample(generator=seeded(seed)), weights)
+        assert distance(canonicalise(group, canonical), canonical) < 1e-5
+        assert distance(canonicalise(group, orbit), canonical) < 1e-5
+        inputs = torch.randn(9, 3, generator=seeded(1)).to(precision)
+        torch.testing.assert_close(
+            functional_call(module, canonical, inputs), functional_call(module, weights, inputs)
+        )
 
 
 def test_equal_rows_are_told_apart_by_what_they_feed() -> None:

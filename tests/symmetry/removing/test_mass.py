@@ -228,6 +228,29 @@ def test_last_norm_balances_the_head() -> None:
     assert set(minimum.excluded) == {"0.weight", "1.weight", "3.weight"}
 
 
+class Tempered(nn.Module):
+    """A number that no scale changes, as the temperature of similarities."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+        self.temperature = nn.Parameter(torch.tensor(3.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.out(self.into(x).relu()) * self.temperature.exp()
+        return outputs
+
+
+def test_single_numbers_count() -> None:
+    """8 · 2 = 4 · 4, and nine for the temperature, which stays."""
+    module = Tempered()
+    given = weights_of(module)
+    given["into.weight"], given["out.weight"] = torch.tensor([[8.0]]), torch.tensor([[2.0]])
+    minimum = minimise_mass(discover(module, torch.zeros(1, 1)), given)
+    assert [float(m) for m in (minimum.initial_mass, minimum.mass)] == pytest.approx([77.0, 41.0])
+    assert minimum.weights["temperature"] == 3.0
+
+
 def test_profile_of_a_zoo() -> None:
     module, group = chain(5, 8, 4, 3)
     torch.manual_seed(3)

@@ -5,9 +5,8 @@ fixed yet: from the input on in a plain network, outer stream before branch in a
 units of a head before the heads.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -19,11 +18,14 @@ from coset.symmetry.action import permute_tensor, region, scale_tensor_
 from coset.symmetry.analysis.digits import Block
 from coset.symmetry.elements import Element, PermutationFactor, ScalingFactor, Site
 from coset.symmetry.group import SymmetryGroup
-from coset.symmetry.removing.crossings import crossings_of, doubled, neighbours, table_of
+from coset.symmetry.removing.crossings import crossings_of, doubled, gauges, neighbours, table_of
 from coset.symmetry.removing.monomials import monomials
 from coset.symmetry.removing.newton import iterated_direction
-from coset.symmetry.removing.ordering import distinct, keys_of, refined, rounded
+from coset.symmetry.removing.ordering import distinct, keys_of, openness, readiness, refined
 from coset.vocabulary import Weights
+
+Undecided = Mapping[str, Tensor]
+"""For some scalings, which of their scales nothing has decided, with a member axis."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ def canonicalise(group: SymmetryGroup, weights: Weights) -> Weights:
     that :math:`\sum w^3 > 0` over them; then units are sorted in descending order of their first
     incoming weight, ties by the next ones, by further tensors, and last by sorted values.
 
-    Units without incoming weights and bias keep their scale.  Units that agree to rounding
+    Units without incoming weights and bias are scaled by the others: :math:`\sum (\log |w|)^2` over
+    their weights is least, and their first weights are positive.  Units that agree to rounding
     (sixteen units in the last place) in all their weights are tied; their order is that of the
     input, and only then may two equivalent points lead to different ones.
 
@@ -82,9 +85,9 @@ def canonical_form(group: SymmetryGroup, weights: Weights) -> CanonicalForm:
     rounding = max((torch.finfo(weights[name].dtype).eps for name in group.shapes), default=0.0)
     working = _Working(group, stack, rounding)
     working.fix_magnitudes()
-    left = working.fix_signs()
-    working.fix_order({site.tensor for factor in left for site in factor.sites})
-    working.fix_left_signs(left)
+    working.fix_signs()
+    working.fix_order()
+    working.fix_left_signs()
     result = {}
     for name, tensor in weights.items():
         main = group.aliases.get(name, name)
@@ -97,11 +100,17 @@ def canonical_form(group: SymmetryGroup, weights: Weights) -> CanonicalForm:
 
 
 class _Working:
-    """The weights on their way, in double precision with a member axis, and the way so far."""
+    """The weights on their way, in double precision with a member axis, and the way so far.
+
+    What is known of them has zeros where a unit acts whose scale or sign nothing has decided, so
+    that nothing is decided by it.
+    """
 
     def __init__(self, group: SymmetryGroup, weights: Weights, rounding: float) -> None:
         self.group = group
         self.weights = weights
+        self.known = dict(weights)
+        self.free_signs: Undecided = {}
         self.rounding = rounding
         self.members = next(iter(weights.values())).shape[0] if weights else 1
         identity = group.identity()
@@ -123,17 +132,11 @@ class _Working:
         def acts(site: Site) -> bool:
             return site.power != 0
 
-        for factor, choices in self._eliminated(factors, acts):
-            self._scale(factor, self._first(factor, [scales(sites) for sites in choices]))
-            factors.remove(factor)
-        self._centre(factors)
+        self._centre(self._fix(factors, acts, scales))
+        self.known = dict(self.weights)
 
-    def fix_signs(self) -> list[ScalingFactor]:
-        """Makes the sum of the cubes of the incoming weights of every unit positive.
-
-        Returns:
-            Factors that share every tensor with another one, whose signs are still free.
-        """
+    def fix_signs(self) -> None:
+        """Makes the sum of the cubes of the incoming weights of every unit positive."""
         factors = [f for f in self.group.scalings if f.domain != "positive"]
 
         def signs(sites: Sequence[Site]) -> Tensor:
@@ -142,24 +145,31 @@ class _Working:
             # norm weights of one and minus one cancel up to rounding: that decides nothing
             return torch.where(cubes.abs() > 64 * self.rounding * size, cubes.sign(), torch.nan)
 
-        for factor, choices in self._eliminated(factors, _is_odd):
-            self._scale(factor, self._first(factor, [signs(sites) for sites in choices]))
-            factors.remove(factor)
-        return factors
+        self.free_signs = self._fix(factors, _is_odd, signs)
 
-    def fix_left_signs(self, factors: Sequence[ScalingFactor]) -> None:
+    def fix_left_signs(self) -> None:
         """Once all units are in order: makes as many weights positive as are independent."""
+        factors = [f for f in self.group.scalings if f.name in self.free_signs]
         acting = [_acting(factor, _is_odd) for factor in factors]
         tensors = {site.tensor for factor in acting for site in factor.sites}
         problem = monomials(self.group, acting, tensors)
         if problem.terms:
-            cubes = problem.sums({name: self.weights[name].pow(3) for name in tensors})
-            tables = problem.tables(self.group, problem.positive_signs(cubes))
+            # places count now: numbers that differ, so that plus and minus one do not cancel
+            cubes = {
+                name: self.weights[name].pow(3) * _places(self.weights[name]) for name in tensors
+            }
+            sums, sizes = problem.sums(cubes), problem.sums({n: c.abs() for n, c in cubes.items()})
+            clear = [
+                np.where(np.abs(sum) > 64 * self.rounding * size, sum, 0.0)
+                for sum, size in zip(sums, sizes, strict=True)
+            ]
+            signs = problem.positive_signs(clear, problem.vector(self.free_signs))
+            tables = problem.tables(self.group, signs)
             for factor in factors:
                 self._scale(factor, tables[factor.name])
 
-    def fix_order(self, unsigned: Collection[str]) -> None:
-        """Sorts the units of every permutation factor; some tensors only by absolute values."""
+    def fix_order(self) -> None:
+        """Sorts the units of every permutation factor."""
         parts = crossings_of(self.group.permutations)
         alone = neighbours(parts, self.group.shapes)
         waiting = list(self.group.permutations)
@@ -173,12 +183,41 @@ class _Working:
                 for part in own
                 if alone[part.tensor, part.block] == part.factors
             }
-            factor = min(waiting, key=lambda f: _readiness(f, open_digits))
-            self._permute(factor, self._sorted(factor, open_digits, unsigned))
+            factor = min(waiting, key=lambda f: readiness(f, open_digits))
+            self._permute(factor, self._sorted(factor, open_digits))
             waiting.remove(factor)
 
+    def _fix(
+        self,
+        factors: Sequence[ScalingFactor],
+        acts: Callable[[Site], bool],
+        choose: Callable[[Sequence[Site]], Tensor],
+    ) -> Undecided:
+        """Fixes scales one factor after the other; what nothing decides is left and hidden."""
+        shapes = {f.name: (self.members, *self.group.tables.shape(f)) for f in factors}
+        left = {name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()}
+        for factor, choices in self._eliminated(factors, acts):
+            table = self._first(factor, [choose(sites) for sites in choices])
+            self._scale(factor, table.nan_to_num(nan=1.0))
+            left[factor.name] = table.isnan()
+            if bool(left[factor.name].any()):
+                self._hide(_acting(factor, acts), left[factor.name])
+        for factor in factors:
+            if bool(left[factor.name].all()):
+                self._hide(_acting(factor, acts), left[factor.name])
+        return {name: mask for name, mask in left.items() if bool(mask.any())}
+
+    def _hide(self, factor: ScalingFactor, units: Tensor) -> None:
+        """Puts zeros where some units of a factor act."""
+        for site in factor.sites:
+            known = self.known[site.tensor]
+            if known is self.weights[site.tensor]:
+                known = self.known[site.tensor] = known.clone()
+            shown = [(replace(site, power=1, shift=0.0), (~units).double())]
+            scale_tensor_(known, 1, shown, batched=True)
+
     def _eliminated(
-        self, factors: list[ScalingFactor], acts: Callable[[Site], bool]
+        self, factors: Sequence[ScalingFactor], acts: Callable[[Site], bool]
     ) -> Iterator[tuple[ScalingFactor, list[list[Site]]]]:
         """Factors one by one with the sites to fix them by, which no later factor changes.
 
@@ -192,7 +231,7 @@ class _Working:
             for factor in waiting:
                 choices = [
                     sites
-                    for sites in _gauges(factor)
+                    for sites in gauges(factor)
                     if all(touching[s.tensor, s.block] & names == {factor.name} for s in sites)
                 ]
                 if choices:
@@ -202,8 +241,9 @@ class _Working:
             waiting.remove(factor)
             yield next(f for f in factors if f.name == factor.name), choices
 
-    def _centre(self, factors: Sequence[ScalingFactor]) -> None:
+    def _centre(self, undecided: Undecided) -> None:
         """Fixes scales that no order can: the least sum of squares of the logarithms of weights."""
+        factors = [f for f in self.group.scalings if f.name in undecided]
         shifted = {site.tensor for f in factors for site in f.sites if site.shift}
         touched = {site.tensor for f in factors for site in f.sites} - shifted
         if not touched:
@@ -214,34 +254,43 @@ class _Working:
         counts = problem.sums({n: (w != 0).double() for n, w in sizes.items()})
         # Σ n (a · u)² has the second derivatives of Σ n exp(2 a · u) / 2 at u = 0
         slope = problem.collected(logs, lambda power: 4.0 * power)
-        change = iterated_direction(problem, counts, slope, accuracy=1e-12)
+        free = problem.vector(undecided)
+        change = iterated_direction(problem, counts, slope, accuracy=1e-12, free=free)
         tables = problem.tables(self.group, np.exp(-change))
         for factor in factors:
             self._scale(factor, tables[factor.name])
 
     def _sums(self, sites: Sequence[Site], function: Callable[[Tensor], Tensor]) -> Tensor:
-        tables = [table_of(function(region(self.weights[s.tensor], 1, s)), s) for s in sites]
+        tables = [table_of(function(region(self.known[s.tensor], 1, s)), s) for s in sites]
         return torch.stack(tables).sum(0)
 
     def _first(self, factor: ScalingFactor, choices: Sequence[Tensor]) -> Tensor:
-        """The first choice that is a number, entry by entry; one if there is none."""
+        """The first choice that is a number, entry by entry; none of them if none is."""
         table = torch.full((), torch.nan, dtype=torch.float64)
         for choice in choices:
             table = torch.where(table.isnan(), choice, table)
         shape = (self.members, *self.group.tables.shape(factor))
-        return table.nan_to_num(nan=1.0).expand(self.members, *table.shape[1:]).reshape(shape)
+        return table.expand(self.members, *table.shape[1:]).reshape(shape)
 
     def _scale(self, factor: ScalingFactor, table: Tensor) -> None:
         for tensor in {site.tensor for site in factor.sites}:
             sites = [(site, table) for site in factor.sites if site.tensor == tensor]
             scale_tensor_(self.weights[tensor], 1, sites, batched=True)
+            if self.known[tensor] is not self.weights[tensor]:
+                scale_tensor_(self.known[tensor], 1, sites, batched=True)
         scales = {**self.element.scales, factor.name: self.element.scales[factor.name] * table}
         self.element = Element(self.element.permutations, scales)
 
     def _permute(self, factor: PermutationFactor, table: Tensor) -> None:
         for tensor in {site.tensor for site in factor.sites}:
             sites = [(site, table) for site in factor.sites if site.tensor == tensor]
-            self.weights[tensor] = permute_tensor(self.weights[tensor], 1, sites, batched=True)[0]
+            whole, known = self.weights[tensor], self.known[tensor]
+            self.weights[tensor] = permute_tensor(whole, 1, sites, batched=True)[0]
+            self.known[tensor] = (
+                self.weights[tensor]
+                if known is whole
+                else permute_tensor(known, 1, sites, batched=True)[0]
+            )
 
         def moved(other: PermutationFactor | ScalingFactor, own: Tensor) -> Tensor:
             sites = self.group.tables.sites(other)
@@ -252,26 +301,38 @@ class _Working:
             {f.name: moved(f, self.element.permutations[f.name]) for f in self.group.permutations},
             {f.name: moved(f, self.element.scales[f.name]) for f in self.group.scalings},
         )
+        scalings = [f for f in self.group.scalings if f.name in self.free_signs]
+        self.free_signs = {f.name: moved(f, self.free_signs[f.name]) for f in scalings}
 
     def _sorted(
-        self,
-        factor: PermutationFactor,
-        open_digits: dict[tuple[str, Block], set[int]],
-        unsigned: Collection[str],
+        self, factor: PermutationFactor, open_digits: dict[tuple[str, Block], set[int]]
     ) -> Tensor:
         """The table that sorts a factor's units, which looks only at what is fixed."""
         shape = self.group.tables.shape(factor)
         ranks = torch.zeros(self.members, prod(shape[:-1]), factor.size, dtype=torch.long)
-        for site in sorted(factor.sites, key=lambda s: _openness(s, open_digits)):
+        sites = sorted(factor.sites, key=lambda s: openness(s, open_digits))
+        known = [(site, self.known[site.tensor]) for site in sites]
+        # of what is hidden, the sizes are known
+        hidden = [
+            (site, self.weights[site.tensor].abs())
+            for site, tensor in known
+            if tensor is not self.weights[site.tensor]
+        ]
+        for site, tensor in (*known, *hidden):
             if distinct(ranks):
                 break
             everything = set(range(len(site.view)))
             unordered = open_digits.get((site.tensor, site.block), everything)
-            entries = region(self.weights[site.tensor], 1, site)
-            known = entries.abs() if site.tensor in unsigned else entries
-            keys = keys_of(known, site, unordered)
-            ranks = refined(ranks.to(keys.device), rounded(keys, 16 * self.rounding))
+            keys = keys_of(region(tensor, 1, site), site, unordered)
+            ranks = refined(ranks.to(keys.device), keys, 16 * self.rounding)
         return ranks.argsort(dim=-1, stable=True).reshape(self.members, *shape)
+
+
+def _places(tensor: Tensor) -> Tensor:
+    """A different number between one and two for each entry of a member."""
+    count = tensor[0].numel()
+    numbers = torch.arange(count, dtype=torch.float64, device=tensor.device)
+    return (1 + numbers / count).sqrt().view(tensor.shape[1:])
 
 
 def _is_odd(site: Site) -> bool:
@@ -283,49 +344,3 @@ def _acting(factor: ScalingFactor, acts: Callable[[Site], bool]) -> ScalingFacto
     return ScalingFactor(
         factor.name, factor.size, sites, factor.domain, factor.within, factor.along
     )
-
-
-def _gauges(factor: ScalingFactor) -> list[list[Site]]:
-    """Sets of sites whose norm can fix the scales, best first.
-
-    All parts of one tensor with the same power together, if the factor acts on each once; incoming
-    (positive powers) before outgoing, weights before biases before statistics.
-    """
-    visits = Counter((site.tensor, site.block) for site in factor.sites)
-    gauges: dict[tuple[str, int], list[Site]] = {}
-    for site in factor.sites:
-        if visits[site.tensor, site.block] == 1 and not site.shift:
-            gauges.setdefault((site.tensor, site.power), []).append(site)
-
-    def rank(sites: Sequence[Site]) -> tuple[bool, int]:
-        return sites[0].power < 0, _plainness(sites[0].tensor)
-
-    return sorted(gauges.values(), key=rank)
-
-
-def _plainness(tensor: str) -> int:
-    """0 for weights, 1 for biases, 2 for running statistics."""
-    last = tensor.rpartition(".")[2]
-    return 2 if last.startswith("running_") else int("bias" in last)
-
-
-def _readiness(
-    factor: PermutationFactor, open_digits: dict[tuple[str, Block], set[int]]
-) -> tuple[bool, bool]:
-    """Sorts first what its main tensor decides, then what any tensor decides."""
-    ready = [not _is_open(site, open_digits) for site in factor.sites]
-    main = min(range(len(ready)), key=lambda k: _plainness_of_site(factor.sites[k]))
-    return not ready[main], not any(ready)
-
-
-def _plainness_of_site(site: Site) -> tuple[bool, int]:
-    return len(site.view) == len(site.digits) + len(site.parents), _plainness(site.tensor)
-
-
-def _is_open(site: Site, open_digits: dict[tuple[str, Block], set[int]]) -> bool:
-    own = {*site.parents, *site.digits}
-    return bool(open_digits.get((site.tensor, site.block), {-1}) - own)
-
-
-def _openness(site: Site, open_digits: dict[tuple[str, Block], set[int]]) -> tuple[bool, bool, int]:
-    return (_is_open(site, open_digits), *_plainness_of_site(site))

@@ -1,6 +1,7 @@
 """Which factors act on which parts of which tensors."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -97,3 +98,27 @@ def doubled(group: SymmetryGroup, weights: Weights) -> tuple[Weights, bool]:
         for name in group.shapes
     }
     return ({n: t.unsqueeze(0) for n, t in copies.items()} if single else copies), single
+
+
+def gauges(factor: ScalingFactor) -> list[list[Site]]:
+    """Sets of sites whose norm can fix the scales, best first.
+
+    All parts of one tensor with the same power together, if the factor acts on each once; incoming
+    (positive powers) before outgoing, weights before biases before statistics.
+    """
+    visits = Counter((site.tensor, site.block) for site in factor.sites)
+    gauges: dict[tuple[str, int], list[Site]] = {}
+    for site in factor.sites:
+        if visits[site.tensor, site.block] == 1 and not site.shift:
+            gauges.setdefault((site.tensor, site.power), []).append(site)
+
+    def rank(sites: Sequence[Site]) -> tuple[bool, int]:
+        return sites[0].power < 0, plainness(sites[0].tensor)
+
+    return sorted(gauges.values(), key=rank)
+
+
+def plainness(tensor: str) -> int:
+    """0 for weights, 1 for biases, 2 for running statistics."""
+    last = tensor.rpartition(".")[2]
+    return 2 if last.startswith("running_") else int("bias" in last)

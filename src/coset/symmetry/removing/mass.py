@@ -222,7 +222,7 @@ def _constant(
     constant = np.zeros(members)
     for name in plan.rest:
         moving = [s for s, t in zip(sums, plan.problem.terms, strict=True) if t.tensor == name]
-        total = squares[name].flatten(1).sum(1).cpu().numpy()
+        total = squares[name].reshape(members, -1).sum(1).cpu().numpy()
         constant += np.maximum(total - sum(s.reshape(members, -1).sum(1) for s in moving), 0.0)
     return constant
 

@@ -176,22 +176,30 @@ class Monomials:
             tables[factor.name] = whole[:, start : start + prod(shape)].reshape(-1, *shape)
         return tables
 
-    def positive_signs(self, values: Sequence[Numbers]) -> Numbers:
+    def vector(self, tables: Mapping[str, Tensor]) -> NDArray[np.bool_]:
+        """One vector ``(m, count + 1)`` of a table for each scaling, such as `tables` makes."""
+        parts = [tables[factor.name].cpu().flatten(1) for factor in self.factors]
+        last = parts[0].new_zeros(len(parts[0]), 1)
+        found: NDArray[np.bool_] = torch.cat([*parts, last], 1).numpy()
+        return found
+
+    def positive_signs(self, values: Sequence[Numbers], free: NDArray[np.bool_]) -> Numbers:
         """Signs ``(m, count + 1)`` that make as many terms positive as are independent.
 
         First ones first, by elimination over the field of two elements, with a row of bits for
-        each monomial.
+        each monomial.  Only free signs are changed.
         """
         members = len(values[0])
         signs = np.ones((members, self.count + 1))
         for member in range(members):
             pivots: dict[int, tuple[int, int]] = {}
+            changing = _bits(np.flatnonzero(free[member]).tolist(), self.count)
             for term, sums in zip(self.terms, values, strict=True):
                 shape = sums.shape[1:]
                 rows = [np.broadcast_to(t.places, shape).ravel().tolist() for t in term.touches]
                 for value, *places in zip(sums[member].ravel().tolist(), *rows, strict=True):
                     if value:
-                        _eliminate(pivots, _bits(places, self.count), int(value < 0))
+                        _eliminate(pivots, _bits(places, self.count) & changing, int(value < 0))
             chosen = 0
             for length, (row, negative) in sorted(pivots.items()):
                 if ((row & chosen).bit_count() ^ negative) % 2:

@@ -5,6 +5,7 @@ from itertools import combinations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from coset.symmetry.removing.monomials import Monomials, Numbers, Touch
 
@@ -32,18 +33,26 @@ def newton_direction(problem: Monomials, values: Sequence[Numbers], gradient: Nu
 
 
 def iterated_direction(
-    problem: Monomials, values: Sequence[Numbers], gradient: Numbers, *, accuracy: float
+    problem: Monomials,
+    values: Sequence[Numbers],
+    gradient: Numbers,
+    *,
+    accuracy: float,
+    free: NDArray[np.bool_] | bool = True,
 ) -> Numbers:
-    """The same by conjugate gradients, which leave alone what nothing depends on."""
+    """The same by conjugate gradients, which leave alone what nothing depends on.
+
+    With ``free``, ``(m, count + 1)``, the other scales stay where they are.
+    """
 
     def curvature(direction: Numbers) -> Numbers:
         changes = [
             value * term.exponents(direction)
             for value, term in zip(values, problem.terms, strict=True)
         ]
-        return problem.collected(changes, lambda power: 4.0 * power)
+        return problem.collected(changes, lambda power: 4.0 * power) * free
 
-    return _conjugate_gradients(curvature, gradient, _diagonal(problem, values), accuracy)
+    return _conjugate_gradients(curvature, gradient * free, _diagonal(problem, values), accuracy)
 
 
 def _diagonal(problem: Monomials, values: Sequence[Numbers]) -> Numbers:

@@ -17,12 +17,14 @@ from coset.symmetry.analysis.rules import (
     maps,
     norms,
     reductions,
+    spectra,
     windows,
 )
 from coset.symmetry.analysis.rules.table import RULES, unknown
 
 FAMILIES = (
     maps, arithmetic, contractions, reductions, axes, windows, lookups, convolutions, norms,
+    spectra,
 )  # fmt: skip
 """The files of rules; importing them fills the table."""
 

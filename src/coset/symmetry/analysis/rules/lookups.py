@@ -4,7 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from coset.symmetry.analysis.digits import Value
+import torch
+from torch import Tensor
+
+from coset.symmetry.analysis.digits import Plain, Value
 from coset.symmetry.analysis.primitives import apply, freeze, weld
 from coset.symmetry.analysis.rules.arithmetic import added
 from coset.symmetry.analysis.rules.contractions import contract, letters
@@ -33,11 +36,30 @@ def _index_select(algebra: Algebra, shape: Shape, self: Value, dim: int, index: 
 
 @rule("index")
 def _index(algebra: Algebra, shape: Shape, self: Value, indices: Sequence[Any]) -> Value:
+    """Entries of some axes; the other axes pass.
+
+    The axes of the indices stand in their place, or in front if they are apart.
+    """
     used = [i for i, index in enumerate(indices) if index is not None]
-    if len(used) != 1 or len(algebra.shape(indices[used[0]])) != 1:
-        return refused(algebra, shape, self, *(i for i in indices if is_value(i)))
-    freeze(algebra, indices[used[0]], "places to look up")
-    return windowed(algebra, self, shape, used, BY_NUMBER)
+    found = [indices[i] for i in used]
+    if any(isinstance(i, Plain) and _is_mask(i.constant) for i in found):
+        return refused(algebra, shape, self)
+    for axis, index in zip(used, found, strict=True):
+        freeze(algebra, index, "places to look up")
+        self = weld(algebra, self, axis, BY_NUMBER)
+    own = algebra.shape(self)
+    names: Names = tuple((f"a{i}",) for i in range(len(own)))
+    kept = [name for i, name in enumerate(names) if i not in used]
+    places = [(f"b{i}",) for i in range(len(shape) - len(kept))]
+    start = used[0] if used[-1] - used[0] == len(used) - 1 else 0
+    out: Names = (*kept[:start], *places, *kept[start:])
+    sizes = {f"a{i}": size for i, size in enumerate(own)}
+    sizes |= {name: size for (name,), size in zip(out, shape, strict=True)}
+    return apply(algebra, [self], Signature((names,), out, sizes), "multiply", fresh=BY_NUMBER)
+
+
+def _is_mask(known: Tensor | None) -> bool:
+    return known is not None and known.dtype == torch.bool
 
 
 @rule("gather")

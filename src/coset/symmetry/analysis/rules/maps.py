@@ -88,7 +88,7 @@ def _threshold(
 @rule("_to_copy", "to", "type_as")
 def _cast(algebra: Algebra, shape: Shape, self: Value, **given: Any) -> Value:
     dtype = given.get("dtype")
-    whole = dtype is not None and not dtype.is_floating_point
+    whole = dtype is not None and not (dtype.is_floating_point or dtype.is_complex)
     return mapped(algebra, self, "generic" if whole else "linear")
 
 

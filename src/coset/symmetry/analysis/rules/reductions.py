@@ -139,3 +139,15 @@ def vector_norm(
         return generic_reduction(algebra, shape, size, dim, keepdim)
     total = reduced(algebra, power(algebra, size, order), as_dims(dim), keepdim)
     return power(algebra, total, Fraction(1) / Fraction(order).limit_denominator(64))
+
+
+@rule("cdist")
+def _distances(
+    algebra: Algebra, shape: Shape, x1: Value, x2: Value, p: float = 2.0, **_: Any
+) -> Value:
+    """The norms of all differences of rows."""
+    *ones, rows, length = algebra.shape(x1)
+    *others, columns, _length = algebra.shape(x2)
+    left = reshape(algebra, x1, [*ones, rows, 1, length])
+    right = reshape(algebra, x2, [*others, 1, columns, length])
+    return vector_norm(algebra, shape, added(algebra, (*shape, length), left, right), p, -1)

@@ -13,6 +13,8 @@ from coset.symmetry.analysis.signatures import Names, Signature
 from coset.symmetry.analysis.transforms import reshape
 from coset.symmetry.analysis.values import Algebra
 
+_ORDER = "an operation that depends on the order"
+
 
 def windowed(algebra: Algebra, x: Value, shape: Shape, axes: Sequence[int], why: str) -> Value:
     """A linear map along some axes that depends on the order of their entries."""
@@ -89,14 +91,19 @@ def _adaptive_max(
     )
 
 
-@rule("cumsum", "flip", "roll", "diff", "rot90", "triu", "tril")
+@rule("cumsum", "flip", "roll", "diff", "rot90")
 def _ordered(algebra: Algebra, shape: Shape, self: Value, **given: Any) -> Value:
     dims = given.get("dim", given.get("dims"))
     axes = as_dims(dims) if dims not in (None, []) else list(range(len(shape)))
     if isinstance(dims, int):
         axes = [dims]
     assert axes is not None
-    return windowed(algebra, self, shape, axes, "an operation that depends on the order")
+    return windowed(algebra, self, shape, axes, _ORDER)
+
+
+@rule("triu", "tril")
+def _triangle(algebra: Algebra, shape: Shape, self: Value, **_: Any) -> Value:
+    return windowed(algebra, self, shape, [-2, -1], _ORDER)
 
 
 @rule("logcumsumexp", "cumprod")
