@@ -164,12 +164,16 @@ def draw(found: dict[str, dict[str, LossPath]], file: Path) -> None:
         figure.savefig(file, metadata={"Date": None})
 
 
-if __name__ == "__main__":
-    words = sys.argv[1:]
+def folder_of(words: list[str]) -> tuple[Path, list[str]]:
+    """The folder for checkpoints, made where there is none, and the other words."""
     place = Path("rebasin-checkpoints")
     if "--folder" in words:
         k = words.index("--folder")
-        place = Path(words[k + 1])
-        del words[k : k + 2]
+        place, words = Path(words[k + 1]), [*words[:k], *words[k + 2 :]]
     place.mkdir(parents=True, exist_ok=True)
+    return place, words
+
+
+if __name__ == "__main__":
+    place, words = folder_of(sys.argv[1:])
     draw({name: run(name, place) for name in chosen(list(PAIRS), words)}, place / "barriers.svg")

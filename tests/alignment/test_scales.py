@@ -207,3 +207,26 @@ def test_nothing_is_written_to_the_weights(name, generator):
     compare_scales(group, own, other)
     after = own | {f"to {k}": v for k, v in other.items()}
     assert all(torch.equal(before[n], after[n]) for n in before)
+
+
+def test_networks_that_are_no_copies_get_the_scales_of_their_target_too(generator):
+    """A rescaling lowers their distance by less than half, as the rest of it stays."""
+    torch.manual_seed(0)
+    module = models.mlp(20, (48, 48), 5)
+    group, there = discover(module, torch.zeros(1, 20)), weights_of(module)
+    other = weights_of(models.mlp(20, (48, 48), 5))
+    scales = {
+        f.name: (0.4 * torch.randn(group.tables.shape(f), generator=generator)).exp()
+        for f in stretching(group)
+    }
+    stretched = group.act(with_scales(group, scales), other)
+    by = {rule: ByWeights(scales=rule) for rule in ("automatic", "match", "keep")}
+    apart = {
+        rule: squared_distance(match(group, stretched, to=there, by=way).weights, there)
+        for rule, way in by.items()
+    }
+    assert apart["automatic"] == pytest.approx(apart["match"], rel=0.05)
+    assert 0.5 * apart["keep"] < apart["automatic"] < 0.75 * apart["keep"]
+    assert squared_distance(match(group, other, to=there).weights, there) == pytest.approx(
+        squared_distance(match(group, other, to=there, by=by["keep"]).weights, there)
+    )

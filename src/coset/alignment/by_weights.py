@@ -43,8 +43,9 @@ class ByWeights:
         sweeps: The most times all factors are gone through in one run.
         scales: What to do about positive scales.  ``"match"``: units are compared at a common
             scale, and the result has the scales of ``to``.  ``"keep"``: only permutations and
-            signs, as published.  ``"automatic"``: as ``"match"`` where that at least halves the
-            squared distance (networks that differ by a rescaling), else as ``"keep"``.
+            signs, as published.  ``"automatic"``: as ``"match"`` where that lowers the squared
+            distance by a quarter or more (networks that differ by a rescaling), else as
+            ``"keep"``.
             ``"canonical"`` and ``"mass"``: both networks are compared in their canonical form or
             at their smallest mass, and the result has the scales that lead ``to`` back from there.
     """

@@ -37,8 +37,14 @@ Up to 0.7 rescaled copies of four architectures, with noise up to 30 %, were mat
 are; trained networks differed by 0.2, fresh ones by 0.35.
 """
 
-_EXPLAINED = 0.5
-"""Share of the squared distance that norms must explain if scales are to halve it."""
+_NEARER = 0.75
+"""Share of the squared distance up to which scales must bring networks that differ by a rescaling.
+
+Scales make up for some noise too, 15 % of the distance at the most in what was tried.
+"""
+
+_EXPLAINED = 0.4
+"""Share of the squared distance that norms must explain for that."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ def solve(
     helps, differ = difference.explained > _EXPLAINED, difference.spread > _SUSPICIOUS
     if not (helps or differ):
         return outcome
-    limit = squared_distance(best.aligned, target) / 2
+    limit = _NEARER * squared_distance(best.aligned, target)
     helps = helps and distance_when_scaled(group, best.aligned, target) < limit
     found = [_fitted(group, outcome, best.aligned, target)] if helps else []
     if helps or differ:  # units may be compared better at a common scale
@@ -111,12 +117,13 @@ def solve(
 def rescaled_if_it_helps(
     group: SymmetryGroup, outcome: Outcome, weights: Weights, to: Weights
 ) -> Outcome:
-    """The outcome, with the scales of ``to`` where that at least halves the squared distance."""
+    """The outcome, with the scales of ``to`` where that brings it nearer by a quarter or more."""
     if not stretching(group):
         return outcome
     aligned, target = working(group, group.act(outcome.element, weights), to)
     found = _fitted(group, outcome, aligned, target)
-    return found.outcome if 2 * found.distance < squared_distance(aligned, target) else outcome
+    near = found.distance < _NEARER * squared_distance(aligned, target)
+    return found.outcome if near else outcome
 
 
 @dataclass(frozen=True)
