@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tests.symmetry.discovered import discovered
 from torch import nn
 
 from coset import ByWeights, discover, match, models, weights_of
@@ -197,6 +198,16 @@ def test_layers_as_a_whole_are_brought_to_scale_in_a_deep_chain():
     units = Units(Runs.of([1] * count), np.ones((2, count)))
     found = fit_logs(units, squares, np.ones((2, count)), most=200, tolerance=1e-12)
     np.testing.assert_allclose(found, wanted, atol=1e-8)
+
+
+@pytest.mark.parametrize("seed", [3, 14])
+def test_norms_that_explain_the_distance_are_a_reason_to_compare_anew(seed):
+    """Gains of a norm mislead the first comparison, and no scales mend what it has found."""
+    case = discovered("rms_norm_mlp")
+    group, there = case.group, case.double
+    element = group.sample(generator=torch.Generator().manual_seed(seed))
+    found = match(group, group.act(element, there), to=there)
+    assert found.squared_distance < 1e-20
 
 
 @pytest.mark.parametrize("name", CASES)

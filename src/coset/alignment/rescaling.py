@@ -91,19 +91,17 @@ def solve(
     if scales == "keep" or not stretching(group):
         return outcome
     difference = compare_scales(group, best.aligned, target)
-    helps, differ = difference.explained > _EXPLAINED, difference.spread > _SUSPICIOUS
-    if not (helps or differ):
+    tell, differ = difference.explained > _EXPLAINED, difference.spread > _SUSPICIOUS
+    if not (tell or differ):
         return outcome
     limit = squared_distance(best.aligned, target) / 2
-    helps = helps and distance_when_scaled(group, best.aligned, target) < limit
+    helps = tell and distance_when_scaled(group, best.aligned, target) < limit
     found = [_fitted(group, outcome, best.aligned, target)] if helps else []
-    if helps or differ:  # units may be compared better at a common scale
-        level = _levelled(group, source, target)
-        near = glance is None or (
-            distance_when_scaled(group, glance(level.source, level.target)[0].aligned, target)
-            < limit
-        )
-        found += [_rescaled(group, level, target, climb)] if near else []
+    level = _levelled(group, source, target)  # where units may be compared better
+    near = glance is None or (
+        distance_when_scaled(group, glance(level.source, level.target)[0].aligned, target) < limit
+    )
+    found += [_rescaled(group, level, target, climb)] if near else []
     nearest = min(found, key=attrgetter("distance"), default=None)
     return outcome if nearest is None or nearest.distance >= limit else nearest.outcome
 
