@@ -210,6 +210,22 @@ def test_norms_that_explain_the_distance_are_a_reason_to_compare_anew(seed):
     assert found.squared_distance < 1e-20
 
 
+@pytest.mark.parametrize("scales", ["automatic", "match"])
+@pytest.mark.parametrize("left", [0.0, 1e-10, 1e-4, 1e-2])
+@pytest.mark.parametrize("side", ["in", "out"])
+def test_a_unit_that_all_but_died_in_the_target_is_not_followed(side, left, scales, generator):
+    module = models.mlp(10, (20, 15), 4).double()
+    group = discover(module, torch.zeros(1, 10, dtype=torch.float64))
+    own = weights_of(module)
+    there = {n: w.clone() for n, w in own.items()}
+    first, bias, second = list(there.values())[:3]
+    for part in (first[3], bias[3]) if side == "in" else (second[:, 3],):
+        part *= left
+    moved = group.act(group.sample(generator=generator), own)
+    found = match(group, moved, to=there, by=ByWeights(scales=scales))
+    assert found.squared_distance < 1.1 * squared_distance(own, there)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_is_written_to_the_weights(name, generator):
     group, own, other = pair(name, generator)
