@@ -226,6 +226,17 @@ def test_a_unit_that_all_but_died_in_the_target_is_not_followed(side, left, scal
     assert found.squared_distance < 1.1 * squared_distance(own, there)
 
 
+@pytest.mark.parametrize("size", [1e-25, 1e-18, 1e18, 1e25])
+@pytest.mark.parametrize("scales", ["automatic", "match"])
+def test_tiny_and_huge_networks_have_scales_too(scales, size, generator):
+    module = models.mlp(5, (6, 7), 3).double()
+    group = discover(module, torch.zeros(1, 5, dtype=torch.float64))
+    there = {n: size * w for n, w in weights_of(module).items()}
+    moved = group.act(group.sample(generator=generator), there)
+    found = match(group, moved, to=there, by=ByWeights(scales=scales))
+    torch.testing.assert_close(found.weights, there, rtol=1e-9, atol=1e-12 * size)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_is_written_to_the_weights(name, generator):
     group, own, other = pair(name, generator)

@@ -12,7 +12,7 @@ import numpy as np
 
 from coset.alignment.tables import Runs, Vector
 
-TINY = 1e-30
+TINY = 1e-200
 """Squares up to which a unit counts as zero: it has no scale."""
 
 _FAINT = 0.01
