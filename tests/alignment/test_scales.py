@@ -200,14 +200,16 @@ def test_layers_as_a_whole_are_brought_to_scale_in_a_deep_chain():
     np.testing.assert_allclose(found, wanted, atol=1e-8)
 
 
-@pytest.mark.parametrize("seed", [3, 14])
-def test_norms_that_explain_the_distance_are_a_reason_to_compare_anew(seed):
-    """Gains of a norm mislead the first comparison, and no scales mend what it has found."""
-    case = discovered("rms_norm_mlp")
-    group, there = case.group, case.double
-    element = group.sample(generator=torch.Generator().manual_seed(seed))
-    found = match(group, group.act(element, there), to=there)
-    assert found.squared_distance < 1e-20
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [("rms_norm_mlp", 14), ("rms_norm_mlp", 23), ("square_mlp", 87), ("layer_norm_mlp", 4)],
+)
+def test_norms_that_explain_the_distance_are_a_reason_to_compare_anew(name, seed):
+    """Scales mislead the first comparison, and no scales mend what it has found."""
+    case, generator = discovered(name), torch.Generator().manual_seed(seed)
+    group = case.group
+    one, other = (group.act(group.sample(generator=generator), case.double) for _ in range(2))
+    assert match(group, one, to=other).squared_distance < 1e-20
 
 
 @pytest.mark.parametrize("scales", ["automatic", "match"])

@@ -37,8 +37,12 @@ Up to 0.7 rescaled copies of four architectures, with noise up to 30 %, were mat
 are; trained networks differed by 0.2, fresh ones by 0.35.
 """
 
-_EXPLAINED = 0.5
-"""Share of the squared distance that norms must explain if scales are to halve it."""
+_EXPLAINED = 0.2
+"""Share of the squared distance that norms must explain if scales are to be looked at.
+
+Where scales alone halve the distance it is a half or more, and less where they have misled the
+comparison; between trained networks, or fresh ones, it was 0.06 at most.
+"""
 
 
 @dataclass(frozen=True)
