@@ -201,6 +201,20 @@ def test_layers_as_a_whole_are_brought_to_scale_in_a_deep_chain():
 
 
 @pytest.mark.parametrize(
+    ("name", "seed"), [("unet_with_skip", 24), ("family_point_transformer", 7)]
+)
+def test_weights_in_single_precision_do_not_lead_scales_astray(name, seed):
+    """Where whole weights are scaled in every round, and rounds end as noise."""
+    case = discovered(name)
+    group, there = case.group, case.weights
+    sampled = group.sample(generator=torch.Generator().manual_seed(seed)).scales
+    scales = {factor.name: sampled[factor.name].abs() for factor in stretching(group)}
+    found = fit_scales(group, group.act(with_scales(group, scales), there), there)
+    for factor, wanted in scales.items():
+        torch.testing.assert_close(found[factor], 1 / wanted, rtol=1e-4, atol=0.0)
+
+
+@pytest.mark.parametrize(
     ("name", "seed"),
     [("rms_norm_mlp", 14), ("rms_norm_mlp", 23), ("square_mlp", 87), ("layer_norm_mlp", 4)],
 )
