@@ -32,6 +32,9 @@ PLANTED = [
     "encoder_norm_first",
     "family_unet",
     "attention_with_slopes",  # where no activation shows anything
+    # signs of a stream, for which those of its norms make up in all that is read
+    "family_vision_transformer",
+    "convnext",
 ]
 
 

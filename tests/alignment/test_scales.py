@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tests.symmetry.discovered import discovered
 from torch import nn
 
 from coset import ByWeights, discover, match, models, weights_of
@@ -197,6 +198,59 @@ def test_layers_as_a_whole_are_brought_to_scale_in_a_deep_chain():
     units = Units(Runs.of([1] * count), np.ones((2, count)))
     found = fit_logs(units, squares, np.ones((2, count)), most=200, tolerance=1e-12)
     np.testing.assert_allclose(found, wanted, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"), [("unet_with_skip", 24), ("family_point_transformer", 7)]
+)
+def test_weights_in_single_precision_do_not_lead_scales_astray(name, seed):
+    """Where whole weights are scaled in every round, and rounds end as noise."""
+    case = discovered(name)
+    group, there = case.group, case.weights
+    sampled = group.sample(generator=torch.Generator().manual_seed(seed)).scales
+    scales = {factor.name: sampled[factor.name].abs() for factor in stretching(group)}
+    found = fit_scales(group, group.act(with_scales(group, scales), there), there)
+    for factor, wanted in scales.items():
+        torch.testing.assert_close(found[factor], 1 / wanted, rtol=1e-4, atol=0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [("rms_norm_mlp", 14), ("rms_norm_mlp", 23), ("square_mlp", 87), ("layer_norm_mlp", 4)],
+)
+def test_norms_that_explain_the_distance_are_a_reason_to_compare_anew(name, seed):
+    """Scales mislead the first comparison, and no scales mend what it has found."""
+    case, generator = discovered(name), torch.Generator().manual_seed(seed)
+    group = case.group
+    one, other = (group.act(group.sample(generator=generator), case.double) for _ in range(2))
+    assert match(group, one, to=other).squared_distance < 1e-20
+
+
+@pytest.mark.parametrize("scales", ["automatic", "match"])
+@pytest.mark.parametrize("left", [0.0, 1e-10, 1e-4, 1e-2])
+@pytest.mark.parametrize("side", ["in", "out"])
+def test_a_unit_that_all_but_died_in_the_target_is_not_followed(side, left, scales, generator):
+    module = models.mlp(10, (20, 15), 4).double()
+    group = discover(module, torch.zeros(1, 10, dtype=torch.float64))
+    own = weights_of(module)
+    there = {n: w.clone() for n, w in own.items()}
+    first, bias, second = list(there.values())[:3]
+    for part in (first[3], bias[3]) if side == "in" else (second[:, 3],):
+        part *= left
+    moved = group.act(group.sample(generator=generator), own)
+    found = match(group, moved, to=there, by=ByWeights(scales=scales))
+    assert found.squared_distance < 1.1 * squared_distance(own, there)
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e-18, 1e18, 1e25])
+@pytest.mark.parametrize("scales", ["automatic", "match"])
+def test_tiny_and_huge_networks_have_scales_too(scales, size, generator):
+    module = models.mlp(5, (6, 7), 3).double()
+    group = discover(module, torch.zeros(1, 5, dtype=torch.float64))
+    there = {n: size * w for n, w in weights_of(module).items()}
+    moved = group.act(group.sample(generator=generator), there)
+    found = match(group, moved, to=there, by=ByWeights(scales=scales))
+    torch.testing.assert_close(found.weights, there, rtol=1e-9, atol=1e-12 * size)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import combinations
 from math import prod
 from typing import Literal
 
@@ -10,9 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from coset.alignment.ascent import inner
 from coset.alignment.by_weights import ByWeights, ascend, begin_at
 from coset.alignment.checks import answer, check_network, network_of
-from coset.alignment.plans import lone_signs
+from coset.alignment.plans import lone_signs, matched_tensors
 from coset.alignment.read_points import ReadPoint, find_read_points
 from coset.alignment.rescaling import Outcome, rescaled_if_it_helps
 from coset.errors import CosetError
@@ -77,7 +79,10 @@ class ByActivations:
         grams = gram_matrices(graph, points, to, weights, inputs, chunks, self.score)
         flips = flipped_points(graph, group, points, to, [x[: chunks[0]] for x in inputs])
         seen, outcome = _solve(group, points, grams, flips, generator)
+        together = unseen_together(flips)
+        outcome = _flipped(group, outcome, weights, to, together)
         outcome = _finish(group, outcome, weights, to, seen)
+        outcome = _flipped(group, outcome, weights, to, together)
         return rescaled_if_it_helps(group, outcome, weights, to)
 
 
@@ -261,6 +266,54 @@ def _sign_of_values(
     flipped = {f"read{k}" for k in flips.get(scaling.name, ())}
     found = tuple(replace(site, power=1) for site in own if site.tensor in flipped)
     return replace(scaling, sites=found, domain="sign")
+
+
+def unseen_together(flips: Mapping[str, set[int]]) -> list[set[str]]:
+    """Signs that flip no value when all of them are flipped: as of a stream and of all its norms.
+
+    Found by elimination: whatever else flips no value is a product of these.  Products of two that
+    leave fewer signs are among them, to be tried by themselves.
+
+    >>> [sorted(names) for names in unseen_together({"norm": {0}, "other": {1}, "stream": {0, 1}})]
+    [['norm', 'other', 'stream']]
+    """
+    found: list[set[str]] = []
+    known: list[tuple[set[int], set[str]]] = []
+    for name, points in flips.items():
+        left, together = set(points), {name}
+        for flipped, names in known:
+            if min(flipped) in left:
+                left ^= flipped
+                together ^= names
+        if left:
+            known.append((left, together))
+        elif points:  # else it is unseen by itself
+            found.append(together)
+    pairs = [(a ^ b, max(len(a), len(b))) for a, b in combinations(found, 2)]
+    return found + [product for product, most in pairs if len(product) < most]
+
+
+def _flipped(
+    group: SymmetryGroup,
+    outcome: Outcome,
+    weights: Weights,
+    to: Weights,
+    together: Sequence[set[str]],
+) -> Outcome:
+    """The outcome after those flips that no activation shows and that bring weights nearer."""
+    if not together:
+        return outcome
+    aligned, names = group.act(outcome.element, weights), sorted(matched_tensors(group))
+    identity, element = group.identity(), outcome.element
+    best = sum(inner(to[name], aligned[name]) for name in names)
+    for flipped in (*together, *together):  # the second time from where the first has led
+        scales = {n: -table if n in flipped else table for n, table in identity.scales.items()}
+        flip = Element(identity.permutations, scales)
+        after = group.act(flip, aligned)
+        value = sum(inner(to[name], after[name]) for name in names)
+        if value > best + 1e-9 * abs(best):
+            aligned, best, element = after, value, group.compose(element, flip)
+    return replace(outcome, element=element)
 
 
 def _finish(

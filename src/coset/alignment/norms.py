@@ -12,8 +12,11 @@ import numpy as np
 
 from coset.alignment.tables import Runs, Vector
 
-TINY = 1e-30
+TINY = 1e-200
 """Squares up to which a unit counts as zero: it has no scale."""
+
+_FAINT = 0.01
+"""Share of the mean square over a factor below which a square has less say."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,17 @@ class Units:
         found: Vector = multiplied - divided
         return found
 
-    def missing(self, squares: Vector, goal: Vector | None) -> Vector:
+    def say(self, goal: Vector) -> Vector:
+        """How much each side of a unit counts: 1, less where its goal is nearly zero, 0 if it is.
+
+        To follow the ratio of a unit that has all but died on one side, the other side would be
+        blown up.
+        """
+        means = [self.runs.spread(self.runs.totals(side) / self.runs.lengths) for side in goal]
+        say: Vector = np.minimum(goal / np.maximum(_FAINT * np.stack(means), TINY), 1.0)
+        return say
+
+    def missing(self, squares: Vector, goal: Vector | None, say: Vector | float = 1.0) -> Vector:
         """Logarithms of scales that bring ratios to those of a goal, or to a common level.
 
         Every unit is looked at as if all others kept their scales.  Where a side is zero here or in
@@ -46,15 +59,16 @@ class Units:
         Args:
             squares: Of the units.
             goal: Those of another network; ``None``: in each factor the mean of the logarithms.
+            say: With a goal, how much each side counts.
         """
-        known = squares > TINY
+        known = np.where(squares > TINY, 1.0, 0.0)
         if goal is None:
-            whole = np.where((known | (self.reach == 0)).all(0), 1.0, 0.0)
+            whole = np.where(self.reach > 0, known, 1.0).min(0)
             ratios, present = self.log_ratios(squares), self.runs.totals(whole)
             level = self.runs.totals(ratios * whole) / np.maximum(present, 1.0)
             missing: Vector = (self.runs.spread(level) - ratios) * whole
         else:
-            known &= goal > TINY
+            known *= say
             multiplied, divided = known * (half_log(goal) - half_log(squares))
             missing = multiplied - divided
         reached = np.add.reduce(known * self.reach, 0)
@@ -83,8 +97,9 @@ def fit_logs(
         tolerance: The largest change at which it stops.
     """
     mixing, logs = _Mixing(), np.zeros(units.runs.size)
+    say = 1.0 if goal is None else units.say(goal)
     for _ in range(most):
-        step = units.missing(squares(logs), goal)
+        step = units.missing(squares(logs), goal, say)
         logs = mixing.following(logs, step)
         if np.maximum.reduce(np.abs(step), initial=0.0) <= tolerance:
             break

@@ -153,7 +153,11 @@ class PlainAscent:
 
     def in_doubt(self) -> bool:
         """Whether soft permutations are of use and some units might as well be elsewhere."""
-        return self.axes.mixed is not None and any(map(self._in_doubt, self.axes.terms))
+        return self.axes.mixed is not None and self.leaves_doubts()
+
+    def leaves_doubts(self) -> bool:
+        """Whether some units might as well be elsewhere."""
+        return any(map(self._in_doubt, self.axes.terms))
 
     def _in_doubt(self, name: str) -> bool:
         """Whether two units would together be worth more if one could be in both their places.

@@ -77,9 +77,11 @@ def fit_by_weights(
 ) -> FittedScales:
     """The same for any group: the weights themselves are scaled in every round."""
     units, parts = _units(group)
+    # rounds that are noise, as in single precision, are led astray when they are taken together
+    wide = {name: tensor.double() for name, tensor in weights.items()}
 
     def squares(logs: Vector) -> Vector:
-        return _sides(group, rescaled(group, weights, _in_shape(group, parts, logs)))
+        return _sides(group, rescaled(group, wide, _in_shape(group, parts, logs)))
 
     goal = None if to is None else _sides(group, to)
     logs = fit_logs(units, squares, goal, most=most, tolerance=tolerance)
