@@ -155,3 +155,23 @@ def test_a_factor_that_nothing_compares_is_left_where_it_is(by):
     result = match(group, moved, to=own, by=by)
     assert result.squared_distance < 1e-20
     torch.testing.assert_close(group.act(result.element, moved), result.weights)
+
+
+@pytest.mark.parametrize("side", ["to", "weights", "neither"])
+def test_units_that_have_an_equal_are_not_taken_for_distinct(side, generator):
+    module = models.mlp(6, (9, 8), 3)
+    group = discover(module, torch.zeros(1, 6))
+    to = {n: torch.randn(w.shape, generator=generator) for n, w in weights_of(module).items()}
+    noisy = {n: w + 0.05 * torch.randn(w.shape, generator=generator) for n, w in to.items()}
+    changed = {"to": to, "weights": noisy}.get(side)
+    factor = group.permutations[0]
+    if changed is not None:
+        for site in factor.sites:
+            units = changed[site.tensor].movedim(site.digits[0], 0)
+            units[1] = units[4]
+    run = PlainAscent(group, axes_of(group), to, noisy, group.identity())
+    run.anchored_start()
+    run.sweep([f.name for f in group.permutations], most=100)
+    run.leaves_doubts()
+    assert run.distinct(factor.name) == (side == "neither")
+    assert match(group, noisy, to=to).ties == (0 if side == "neither" else 2)

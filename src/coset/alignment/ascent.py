@@ -221,6 +221,10 @@ class Ascent:
             new[name] = tensor.contiguous()
         return new
 
+    def distinct(self, name: str) -> bool:
+        """Whether all units of a factor are known to differ: that is not looked at here."""
+        return False
+
     def glance(self, name: str, side: int) -> Iterator[Matrix]:
         """Some numbers of each unit in ``to`` (0) or the weights (1): different if units are."""
         weights = self.aligned if side else self.to

@@ -63,8 +63,8 @@ def check_shapes(group: SymmetryGroup, weights: Weights, what: str) -> int:
     if weights.keys() != group.shapes.keys():
         _check_names(group, weights, what)
     check_floating(weights, group.shapes, what)
-    given = map(attrgetter("shape"), map(weights.__getitem__, group.shapes))
-    if list(given) == list(group.shapes.values()):
+    own = weights if list(weights) == list(group.shapes) else {n: weights[n] for n in group.shapes}
+    if list(map(attrgetter("shape"), own.values())) == list(group.shapes.values()):
         return 0
     leads = {name: weights[name].dim() - len(shape) for name, shape in group.shapes.items()}
     lead = min(leads.values())

@@ -52,6 +52,7 @@ class PlainAscent:
         self._solved: dict[str, tuple[Matrix, Indices]] = {}  # the best gains, and what they led to
         self._taken: dict[str, set[int]] = {name: set() for name in axes.terms}
         self._settled: set[str] = set()
+        self._distinct: set[str] = set()
         kinds = (tensor.numpy().dtype for tensor in source.values())
         self._kind = next(kinds, np.dtype(np.float64))
         self.precision = 1e-6 if self._kind == np.float32 else 1e-12
@@ -168,11 +169,24 @@ class PlainAscent:
         if name not in self._solved or len(self._taken[name]) < len(self.axes.terms[name]):
             return False  # nothing is compared, or a part has proved that all stay
         best, order = self._solved[name]
-        half = best.take(self.axes.rows[name] + order) / 2
+        pairs = self.axes.rows[name] + order
+        half = best.take(pairs) / 2
         prices = np.empty_like(half)
         prices[order] = half
-        limits = half + self.precision * np.maximum.reduce(np.abs(half))
-        return bool((best - prices > limits[:, None]).any())
+        excess = best - prices
+        excess -= half[:, None]
+        excess.reshape(-1)[pairs] = -np.inf
+        most, margin = (
+            np.maximum.reduce(excess, None),
+            self.precision * np.maximum.reduce(np.abs(half)),
+        )
+        if most < -margin:  # of two that are equal one would be worth as much in the other's place
+            self._distinct.add(name)
+        return bool(most > margin)
+
+    def distinct(self, name: str) -> bool:
+        """Whether all units of a factor are known to differ, in ``to`` and in the weights."""
+        return name in self._distinct
 
     def _stays(self, name: str) -> bool:
         """Whether a part of the terms proves that nothing moves: then the rest is not compared."""
@@ -242,6 +256,7 @@ class PlainAscent:
     def move(self, name: str, by: Turn) -> None:
         """Moves the units of a factor, and brings gains up to date."""
         self.__dict__.pop("aligned", None)
+        self._distinct.clear()
         if name in self._totals:
             self._known(name)
             self._turns[name] = by

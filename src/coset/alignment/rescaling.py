@@ -201,7 +201,7 @@ def working(group: SymmetryGroup, weights: Weights, to: Weights) -> tuple[Weight
     names = acted_on(group)
     own, other = ({name: given[name] for name in names} for given in (weights, to))
     tensors = [*own.values(), *other.values()]
-    kinds = {tensor.dtype for tensor in tensors}
+    kinds = set(map(attrgetter("dtype"), tensors))
     kind = torch.float64 if torch.float64 in kinds else torch.float32
     fit = kinds <= {kind} and not any(map(attrgetter("requires_grad"), tensors))
     if fit and all(map(Tensor.is_contiguous, tensors)):

@@ -25,6 +25,10 @@ class Settled(Protocol):
         """For each factor the unit that is in each place."""
         ...
 
+    def distinct(self, name: str) -> bool:
+        """Whether all units of a factor are known to differ, in ``to`` and in the weights."""
+        ...
+
     def glance(self, name: str, side: int) -> Iterator[NDArray[np.floating[Any]]]:
         """Some numbers of each unit in ``to`` (0) or the weights (1): different if units are."""
         ...
@@ -50,7 +54,8 @@ def settle_ties(ascent: Settled) -> int:
     """
     count = 0
     for name, plan in ascent.plans.items():
-        alike = _exchangeable(ascent, name) if plan.terms else None
+        known = not plan.terms or ascent.distinct(name)
+        alike = None if known else _exchangeable(ascent, name)
         if alike is None:
             continue
         candidates = torch.from_numpy(alike)
