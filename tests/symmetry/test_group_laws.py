@@ -1,5 +1,6 @@
 """Every test network: the group is the one derived by hand, and obeys the laws of a group."""
 
+import itertools
 import math
 
 import pytest
@@ -162,3 +163,23 @@ def test_weights_that_do_not_fit_are_refused() -> None:
         found.group.act(element, missing)
     with pytest.raises(CosetError, match="stack"):
         found.group.act(element, {**repeated(found.weights, 2), "2.weight": torch.zeros(5, 6)})
+
+
+def test_elements_of_other_groups_are_refused() -> None:
+    def group_of(*units: int):
+        sizes = (3, *units, 2)
+        layers = [nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in itertools.pairwise(sizes)]
+        return discover(nn.Sequential(*layers), torch.zeros(1, 3))
+
+    own, wider, deeper = group_of(4), group_of(5), group_of(4, 4)
+    one = own.identity()
+    for call, words in (
+        (lambda: own.compose(one, wider.identity()), r"shape \(5,\).*needed \(4,\)"),
+        (lambda: own.compose(wider.identity(), one), r"shape \(5,\).*needed \(4,\)"),
+        (lambda: deeper.compose(one, deeper.identity()), "without a table"),
+        (lambda: own.inverse(wider.identity()), r"shape \(5,\).*needed \(4,\)"),
+        (lambda: deeper.inverse(one), "without a table"),
+        (lambda: own.inverse(one.permutations), "dict in the place of an element"),
+    ):
+        with pytest.raises(CosetError, match=words):
+            call()

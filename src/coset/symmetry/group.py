@@ -117,7 +117,13 @@ class SymmetryGroup:
         return Element(permutations, scales)
 
     def compose(self, first: Element, then: Element) -> Element:
-        """The element that acts like ``first`` followed by ``then``."""
+        """The element that acts like ``first`` followed by ``then``.
+
+        Raises:
+            CosetError: If one of them is no element of this group.
+        """
+        self._batched(first)
+        self._batched(then)
         permutations = {
             f.name: self._on_table(f, first.permutations[f.name], then.permutations)
             for f in self.permutations
@@ -129,7 +135,12 @@ class SymmetryGroup:
         return Element(permutations, scales)
 
     def inverse(self, element: Element) -> Element:
-        """The element that undoes ``element``."""
+        """The element that undoes ``element``.
+
+        Raises:
+            CosetError: If it is no element of this group.
+        """
+        self._batched(element)
         permutations: dict[str, Tensor] = {}
         for factor in self.permutations:
             table = element.permutations[factor.name]
@@ -255,6 +266,13 @@ class SymmetryGroup:
         }
 
     def _batched(self, element: Element) -> bool:
+        """Whether an element has a member axis; what is none of this group is refused."""
+        if not isinstance(element, Element):
+            raise CosetError(
+                f"got {type(element).__name__} in the place of an element",
+                "needed an Element of the group",
+                "make elements with identity, sample, compose, inverse or match",
+            )
         pairs = [(f, element.permutations.get(f.name)) for f in self.permutations]
         pairs += [(f, element.scales.get(f.name)) for f in self.scalings]  # type: ignore[misc]
         for factor, table in pairs:
