@@ -173,13 +173,10 @@ class PlainAscent:
         half = best.take(pairs) / 2
         prices = np.empty_like(half)
         prices[order] = half
-        excess = best - prices
-        excess -= half[:, None]
-        excess.reshape(-1)[pairs] = -np.inf
-        most, margin = (
-            np.maximum.reduce(excess, None),
-            self.precision * np.maximum.reduce(np.abs(half)),
-        )
+        others = best - prices
+        others.reshape(-1)[pairs] = -np.inf
+        most = np.maximum.reduce(np.maximum.reduce(others, 1) - half)
+        margin = self.precision * np.maximum.reduce(np.abs(half))
         if most < -margin:  # of two that are equal one would be worth as much in the other's place
             self._distinct.add(name)
         return bool(most > margin)
