@@ -40,7 +40,7 @@ are; trained networks differed by 0.42 at most, fresh ones by 0.35.
 _NEARER = 0.75
 """Share of the squared distance up to which scales must bring networks that differ by a rescaling.
 
-Scales make up for some noise too, 15 % of the distance at the most in what was tried.
+Scales make up for some noise too: for 11 % of the distance at the most, in what was tried.
 """
 
 _EXPLAINED, _MISLED = 0.4, 0.3

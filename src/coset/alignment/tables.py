@@ -266,7 +266,7 @@ def collected(places: Indices, values: Matrix, size: int) -> Vector:
     >>> collected(np.array([0, 2, 0]), np.array([1.0, 2.0, 3.0]), 3).tolist()
     [4.0, 0.0, 2.0]
     """
-    found: Vector = np.bincount(places, values, size)  # type: ignore[assignment]
+    found: Vector = np.bincount(places, values, size)  # type: ignore[assignment]  # by its stubs whole numbers
     return found
 
 

@@ -115,7 +115,7 @@ def _precision(posterior: Gaussian, tangent: Tangent) -> Float[Tensor, " p"]:
     if tangent.layout == posterior.layout:
         return flat
     # a subnetwork, whose weights are a tensor of their own
-    return flat[posterior.covariance.index]  # type: ignore[attr-defined]
+    return flat[posterior.covariance.index]  # type: ignore[attr-defined]  # of a subnetwork
 
 
 def _exact_spread(
