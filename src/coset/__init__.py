@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from coset.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from coset.alignment.activations import ByActivations as ByActivations
     from coset.alignment.barrier import LossPath as LossPath
     from coset.alignment.barrier import barrier as barrier
+    from coset.alignment.by_activations import ByActivations as ByActivations
     from coset.alignment.by_covariance import ByCovariance as ByCovariance
+    from coset.alignment.by_sinkhorn import BySinkhorn as BySinkhorn
+    from coset.alignment.by_straight_through import ByStraightThrough as ByStraightThrough
     from coset.alignment.by_weights import ByWeights as ByWeights
     from coset.alignment.interpolation import average as average
     from coset.alignment.interpolation import interpolate as interpolate
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from coset.alignment.many import match_stream as match_stream
     from coset.alignment.match import match as match
     from coset.alignment.result import Match as Match
-    from coset.alignment.sinkhorn import BySinkhorn as BySinkhorn
-    from coset.alignment.straight_through import ByStraightThrough as ByStraightThrough
     from coset.alignment.transpositions import (
         permutation_with_transpositions as permutation_with_transpositions,
     )
@@ -124,9 +124,9 @@ if TYPE_CHECKING:
     from coset.weights.stacking import unstack as unstack
 
 NAMES: dict[str, str] = {
-    "BySinkhorn": "coset.alignment.sinkhorn",
-    "ByStraightThrough": "coset.alignment.straight_through",
-    "ByActivations": "coset.alignment.activations",
+    "BySinkhorn": "coset.alignment.by_sinkhorn",
+    "ByStraightThrough": "coset.alignment.by_straight_through",
+    "ByActivations": "coset.alignment.by_activations",
     "ByCovariance": "coset.alignment.by_covariance",
     "Frame": "coset.alignment.many",
     "MatchMany": "coset.alignment.many",

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from coset import discover, match, weights_of
-from coset.alignment.activations import ByActivations
 from coset.alignment.barrier import barrier
+from coset.alignment.by_activations import ByActivations
 from coset.alignment.by_covariance import ByCovariance
-from coset.alignment.straight_through import ByStraightThrough
+from coset.alignment.by_straight_through import ByStraightThrough
 
 
 class Summed(nn.Module):

@@ -55,7 +55,7 @@ def test_norms_are_measured_again(generator):
     net, inputs = norm_net(generator)
     weights = weights_of(net)
     targets = torch.randint(3, (50,), generator=generator)
-    from coset.alignment.statistics import reset_norm
+    from coset.alignment.norm_reset import reset_norm
 
     found = reset_norm(net, weights, (inputs, targets))
     hidden = inputs @ weights["0.weight"].T + weights["0.bias"]
@@ -68,7 +68,7 @@ def test_norms_are_measured_again(generator):
 
 def test_no_example_is_left_over_when_norms_are_measured(generator):
     """257 examples are not 256 and one, of which batch norm can take no variance."""
-    from coset.alignment.statistics import reset_norm
+    from coset.alignment.norm_reset import reset_norm
 
     net, _ = norm_net(generator)
     inputs = torch.randn(257, 4, generator=generator).double()
@@ -81,7 +81,7 @@ def test_no_example_is_left_over_when_norms_are_measured(generator):
 
 def test_moments_are_those_of_all_data_whatever_their_order(generator):
     """Two batches of 1,000 that differ, as classes in order do."""
-    from coset.alignment.statistics import channel_moments
+    from coset.alignment.norm_reset import channel_moments
 
     net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).double()
     inputs = torch.randn(2000, 4, generator=generator).double()
@@ -95,7 +95,7 @@ def test_moments_are_those_of_all_data_whatever_their_order(generator):
 
 def test_repair_gives_the_middle_the_moments_of_the_ends(generator):
     from coset.alignment.interpolation import interpolate
-    from coset.alignment.statistics import channel_moments, repair
+    from coset.alignment.norm_reset import channel_moments, repair
 
     net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
     net = net.double()

@@ -8,7 +8,7 @@ from tests.alignment.reference import group_of, network, permutations_only, rand
 from torch import nn
 
 from coset import CosetError, PointMass, Samples, stack, weights_of
-from coset.alignment.activations import ByActivations
+from coset.alignment.by_activations import ByActivations
 from coset.alignment.gaussians import Marginals
 from coset.alignment.match import match
 from coset.linalg import Dense

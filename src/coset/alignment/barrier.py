@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from coset.alignment.checks import answer, as_weights, check_finite, check_floating
 from coset.alignment.interpolation import interpolate
-from coset.alignment.statistics import repair as repaired
-from coset.alignment.statistics import reset_norm as with_norms_reset
+from coset.alignment.norm_reset import repair as repaired
+from coset.alignment.norm_reset import reset_norm as with_norms_reset
 from coset.bayes.batches import Data, as_batches
 from coset.bayes.likelihood import Categorical, GaussianNoise
 from coset.errors import CosetError

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from coset.alignment.by_weights import ByWeights
 from coset.alignment.checks import answer, check_network, network_of
-from coset.alignment.rescaling import Outcome
+from coset.alignment.result import Outcome
 from coset.errors import CosetError
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Inputs, Weights

@@ -10,13 +10,14 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from coset.alignment.ascent import Ascent
+from coset.alignment.any_group.ascent import Ascent
 from coset.alignment.checks import MOVED, TO, check_finite
-from coset.alignment.plain import PlainAscent
 from coset.alignment.plans import make_plans
-from coset.alignment.rescaling import Climbed, Outcome, Scales, solve, working
+from coset.alignment.result import Outcome
+from coset.alignment.scales.choosing import Climbed, Scales, solve, working
 from coset.alignment.ties import settle_ties
-from coset.alignment.whole_axes import axes_of
+from coset.alignment.whole_axes.ascent import WholeAxesAscent
+from coset.alignment.whole_axes.layout import axes_of
 from coset.errors import CosetError
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
@@ -97,17 +98,17 @@ class ByWeights:
 
 def begin(
     group: SymmetryGroup, to: Weights, aligned: Weights, element: Element
-) -> Ascent | PlainAscent:
+) -> Ascent | WholeAxesAscent:
     """An ascent from weights that an element has led to: the lean one where it will do."""
     axes = axes_of(group)
     if axes is None or not all(map(attrgetter("is_cpu"), aligned.values())):
         return Ascent(group, make_plans(group), to, aligned, element)
-    return PlainAscent(group, axes, to, aligned, element)
+    return WholeAxesAscent(group, axes, to, aligned, element)
 
 
 def begin_at(
     group: SymmetryGroup, weights: Weights, to: Weights, element: Element
-) -> Ascent | PlainAscent:
+) -> Ascent | WholeAxesAscent:
     """An ascent from where an element has taken the weights."""
     aligned, target = working(group, group.act(element, weights), to)
     return begin(group, target, aligned, element)
@@ -136,15 +137,15 @@ def ascend(
     def shuffled() -> list[str]:
         return [names[k] for k in torch.randperm(len(names), generator=generator).tolist()]
 
-    def again() -> Ascent | PlainAscent:
+    def again() -> Ascent | WholeAxesAscent:
         return begin(group, target, found.run.aligned, found.run.element)
 
     if by.anchored and found.value < floor:  # the anchors have misled
         run = begin(group, target, source, identity)
         found = found.or_higher(_Run.of(run, shuffled(), by))
-    if by.anchored and by.soft and isinstance(found.run, PlainAscent) and found.run.in_doubt():
+    if by.anchored and by.soft and isinstance(found.run, WholeAxesAscent) and found.run.in_doubt():
         soft = again()
-        assert isinstance(soft, PlainAscent)
+        assert isinstance(soft, WholeAxesAscent)
         for name, turn in found.run.softly(names, by.soft):
             soft.move(name, turn)
         found = found.or_higher(_Run.of(soft, names, by))
@@ -160,11 +161,11 @@ def ascend(
 class _Run:
     """A run that has come to its end, and the sweeps it took."""
 
-    run: Ascent | PlainAscent
+    run: Ascent | WholeAxesAscent
     sweeps: int
 
     @staticmethod
-    def of(run: Ascent | PlainAscent, order: Sequence[str], by: ByWeights) -> "_Run":
+    def of(run: Ascent | WholeAxesAscent, order: Sequence[str], by: ByWeights) -> "_Run":
         return _Run(run, run.sweep(order, most=by.sweeps))
 
     @cached_property
@@ -187,7 +188,7 @@ def _check_products(source: Weights, target: Weights, value: float) -> None:
         )
 
 
-def _shake(run: Ascent | PlainAscent, generator: torch.Generator) -> None:
+def _shake(run: Ascent | WholeAxesAscent, generator: torch.Generator) -> None:
     """Shuffles a share of the units of every factor, so that an ascent may find a higher hill.
 
     From there it does far more often than from the identity: on two pairs of ResNet-20 ten runs

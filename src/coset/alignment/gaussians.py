@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from coset.alignment.by_weights import ByWeights
 from coset.alignment.checks import as_weights, check_weights
-from coset.alignment.rescaling import Outcome
+from coset.alignment.result import Outcome
 from coset.errors import CosetError
 from coset.symmetry.elements import Element, PermutationFactor, ScalingFactor, Site
 from coset.symmetry.group import SymmetryGroup

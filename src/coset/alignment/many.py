@@ -17,8 +17,7 @@ from coset.alignment.by_weights import ByWeights
 from coset.alignment.checks import as_weights, check_weights, seeded
 from coset.alignment.match import By, check_by, moved_by
 from coset.alignment.plans import matched_tensors
-from coset.alignment.rescaling import Outcome
-from coset.alignment.result import member_of, transpositions_of
+from coset.alignment.result import Outcome, member_of, transpositions_of
 from coset.errors import CosetError
 from coset.printing import brief
 from coset.symmetry.elements import Element

@@ -25,8 +25,7 @@ from coset.alignment.gaussians import (
     solve_gaussians,
 )
 from coset.alignment.plans import counts, left_out, matched_tensors
-from coset.alignment.rescaling import Outcome
-from coset.alignment.result import Match
+from coset.alignment.result import Match, Outcome
 from coset.errors import CosetError
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup

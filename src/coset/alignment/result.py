@@ -1,6 +1,6 @@
 """What a matching returns."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,6 +10,24 @@ from coset.alignment.transpositions import transpositions
 from coset.printing import brief
 from coset.symmetry.elements import Element
 from coset.vocabulary import Weights
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a way of matching found.
+
+    Attributes:
+        element: The element.
+        ties: Units that could be exchanged at no cost.
+        sweeps: How many times all factors were gone through.
+        aligned: Returns the tensors that the group acts on after the element, where they are at
+            hand.
+    """
+
+    element: Element
+    ties: int = 0
+    sweeps: int = 0
+    aligned: Callable[[], Weights] | None = None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from coset.alignment.match import By
-    from coset.alignment.rescaling import Scales
+    from coset.alignment.scales.choosing import Scales
     from coset.vocabulary import Weights
 
 _Kind = Literal["float", "int"]
@@ -200,7 +200,7 @@ def _check_options(ways: _Options) -> None:
 
 
 def _check_norms(module: "nn.Module", ways: _Options) -> None:
-    from coset.alignment.statistics import norms_of
+    from coset.alignment.norm_reset import norms_of
     from coset.errors import CosetError
 
     if ways.reset_norm and not norms_of(module):
@@ -223,7 +223,7 @@ def _cast(tensor: "Tensor", kind: "torch.dtype") -> "Tensor":
 
 
 def _way(ways: _Options, module: "nn.Module", examples: "tuple[Tensor, Tensor] | None") -> "By":
-    from coset.alignment.activations import ByActivations
+    from coset.alignment.by_activations import ByActivations
     from coset.alignment.by_weights import ByWeights
 
     if ways.by == "activations" and examples is not None:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from coset.alignment.assignment import Indices, Matrix
-from coset.alignment.axes import Axes, Touched
-from coset.alignment.held import Held
-from coset.alignment.unit_products import moved, taken
+from coset.alignment.whole_axes.axes import Axes, Touched
+from coset.alignment.whole_axes.held import Held
+from coset.alignment.whole_axes.unit_products import moved, taken
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights

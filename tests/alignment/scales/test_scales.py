@@ -8,8 +8,7 @@ from torch import nn
 
 from coset import ByWeights, discover, match, models, weights_of
 from coset.alignment.by_weights import ascend
-from coset.alignment.norms import Units, fit_logs
-from coset.alignment.scales import (
+from coset.alignment.scales.fitting import (
     compare_scales,
     distance_when_scaled,
     fit_by_weights,
@@ -18,7 +17,8 @@ from coset.alignment.scales import (
     squared_distance,
     with_scales,
 )
-from coset.alignment.tables import Runs, scaled_axes, stretching
+from coset.alignment.scales.norms import Units, fit_logs
+from coset.alignment.scales.tables import Runs, scaled_axes, stretching
 from coset.symmetry.elements import Element
 
 

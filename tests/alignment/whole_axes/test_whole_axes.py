@@ -7,13 +7,13 @@ from tests.symmetry.cases import CASES
 from torch import nn
 
 from coset import discover, models, weights_of
-from coset.alignment.ascent import Ascent
+from coset.alignment.any_group.ascent import Ascent
+from coset.alignment.by_sinkhorn import BySinkhorn
 from coset.alignment.by_weights import ByWeights
 from coset.alignment.match import match
-from coset.alignment.plain import PlainAscent
 from coset.alignment.plans import make_plans
-from coset.alignment.sinkhorn import BySinkhorn
-from coset.alignment.whole_axes import axes_of
+from coset.alignment.whole_axes.ascent import WholeAxesAscent
+from coset.alignment.whole_axes.layout import axes_of
 
 
 def residual():
@@ -50,7 +50,7 @@ def test_both_ascents_find_the_same(problem):
     group, a, b = problem
     axes, plans = axes_of(group), make_plans(group)
     assert axes is not None
-    lean = PlainAscent(group, axes, a, b, group.identity())
+    lean = WholeAxesAscent(group, axes, a, b, group.identity())
     general = Ascent(group, plans, a, b, group.identity())
     assert lean.objective() == pytest.approx(general.objective())
     for ascent in (lean, general):
@@ -66,7 +66,7 @@ def test_both_ascents_find_the_same(problem):
 def test_gains_stay_right_when_few_units_move(problem, generator):
     """Updated gains equal those computed afresh, signs and all."""
     group, a, b = problem
-    ascent = PlainAscent(group, axes_of(group), a, b, group.identity())
+    ascent = WholeAxesAscent(group, axes_of(group), a, b, group.identity())
     ascent.sweep(list(ascent.plans), most=2)
     for name in ascent.plans:
         size = len(ascent.permutations[name])
@@ -85,7 +85,7 @@ def test_it_goes_on_from_an_element(problem, generator):
     group, a, b = problem
     begin = group.sample(generator=generator)
     moved = group.act(begin, b)
-    ascent = PlainAscent(group, axes_of(group), a, moved, begin)
+    ascent = WholeAxesAscent(group, axes_of(group), a, moved, begin)
     ascent.sweep(list(ascent.plans), most=100)
     torch.testing.assert_close(group.act(ascent.element, b), ascent.aligned)
 
@@ -98,7 +98,7 @@ def test_other_factors_are_left_to_the_general_ascent(name):
 
 def test_what_was_handed_out_is_not_written_to(problem):
     group, a, b = problem
-    ascent = PlainAscent(group, axes_of(group), a, b, group.identity())
+    ascent = WholeAxesAscent(group, axes_of(group), a, b, group.identity())
     ascent.sweep(list(ascent.plans), most=100)
     given = {name: tensor.clone() for name, tensor in b.items()}
     first = ascent.aligned
@@ -119,11 +119,11 @@ def test_factors_that_are_settled_are_not_solved_again(proved, monkeypatch):
 
     Where the rest of the terms surely changes nothing they are not solved again either.
     """
-    monkeypatch.setattr("coset.alignment.plain._WORTHWHILE", 0 if proved else torch.inf)
+    monkeypatch.setattr("coset.alignment.whole_axes.ascent._WORTHWHILE", 0 if proved else torch.inf)
     net = residual()
     group = group_of(net, 2, 8, 8)
     own = random_weights(weights_of(net), torch.Generator().manual_seed(0))
-    ascent = PlainAscent(group, axes_of(group), own, own, group.identity())
+    ascent = WholeAxesAscent(group, axes_of(group), own, own, group.identity())
     ascent.anchored_start()
     ascent.sweep(list(ascent.plans), most=100)
     axes = ascent.axes
@@ -169,7 +169,7 @@ def test_units_that_have_an_equal_are_not_taken_for_distinct(side, generator):
         for site in factor.sites:
             units = changed[site.tensor].movedim(site.digits[0], 0)
             units[1] = units[4]
-    run = PlainAscent(group, axes_of(group), to, noisy, group.identity())
+    run = WholeAxesAscent(group, axes_of(group), to, noisy, group.identity())
     run.anchored_start()
     run.sweep([f.name for f in group.permutations], most=100)
     run.leaves_doubts()

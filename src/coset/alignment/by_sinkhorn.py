@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.alignment.ascent import Ascent
+from coset.alignment.any_group.ascent import Ascent
 from coset.alignment.assignment import best_permutations
 from coset.alignment.by_weights import ByWeights, begin
 from coset.alignment.plans import Plan, lone_signs, make_plans, matched_tensors
-from coset.alignment.rescaling import Climbed, Outcome, solve
+from coset.alignment.result import Outcome
+from coset.alignment.scales.choosing import Climbed, solve
 from coset.alignment.ties import settle_ties
 from coset.errors import CosetError
 from coset.symmetry.action import region

@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from coset.alignment.assignment import Indices, Matrix
 from coset.alignment.plans import matched_tensors
-from coset.alignment.whole_axes import place_of
+from coset.alignment.whole_axes.layout import place_of
 from coset.symmetry.elements import ScalingFactor, Site
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights

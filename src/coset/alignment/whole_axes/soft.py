@@ -14,12 +14,12 @@ from math import sqrt
 
 import numpy as np
 
-from coset.alignment import strips
 from coset.alignment.assignment import Matrix, best_permutation
-from coset.alignment.axes import Axes, MixedTerm
-from coset.alignment.held import Held
-from coset.alignment.moving import Turn
-from coset.alignment.slots import flips_of, with_best_signs, worth_at
+from coset.alignment.whole_axes import strips
+from coset.alignment.whole_axes.axes import Axes, MixedTerm
+from coset.alignment.whole_axes.held import Held
+from coset.alignment.whole_axes.moving import Turn
+from coset.alignment.whole_axes.slots import flips_of, with_best_signs, worth_at
 from coset.linalg.matrix_products import dot
 
 _HARDNESS = (1.0, 4.0)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coset.alignment.assignment import Matrix
-from coset.alignment.axes import Axes
+from coset.alignment.whole_axes.axes import Axes
 from coset.vocabulary import Weights
 
 

@@ -1,8 +1,9 @@
 """Coordinate ascent for groups whose factors move whole axes.
 
-The same steps as :class:`coset.alignment.ascent.Ascent` takes, kept lean.  The weights are held as
-they are aligned now, and for each factor the sum of its gains between places and the units that are
-in them: a factor's own moves permute the columns, a neighbour's add what they changed.
+The same steps as :class:`coset.alignment.any_group.ascent.Ascent` takes, kept lean.  The weights
+are held as they are aligned now, and for each factor the sum of its gains between places and the
+units that are in them: a factor's own moves permute the columns, a neighbour's add what they
+changed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,15 +13,15 @@ from math import isfinite
 import numpy as np
 from torch import Tensor
 
-from coset.alignment import strips
 from coset.alignment.assignment import Indices, Matrix, best_permutation
-from coset.alignment.axes import Axes, AxisTerm, Touched
-from coset.alignment.held import Held, inner_product
-from coset.alignment.moving import Moving, Turn
-from coset.alignment.slots import flips_of, with_best_signs, worth_at
-from coset.alignment.soft import SoftPermutations
-from coset.alignment.staying import Known, surely_stay
-from coset.alignment.unit_products import add_products, taken
+from coset.alignment.whole_axes import strips
+from coset.alignment.whole_axes.axes import Axes, AxisTerm, Touched
+from coset.alignment.whole_axes.held import Held, inner_product
+from coset.alignment.whole_axes.moving import Moving, Turn
+from coset.alignment.whole_axes.slots import flips_of, with_best_signs, worth_at
+from coset.alignment.whole_axes.soft import SoftPermutations
+from coset.alignment.whole_axes.staying import Known, surely_stay
+from coset.alignment.whole_axes.unit_products import add_products, taken
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
@@ -29,7 +30,7 @@ _WORTHWHILE = 2**17
 """Numbers from which it is tried to leave them out."""
 
 
-class PlainAscent:
+class WholeAxesAscent:
     """The working state: the weights as they are aligned now, and what is known of all gains.
 
     Gains and signs of a factor have one matrix and one row for each of its slots: see ``Axes``.

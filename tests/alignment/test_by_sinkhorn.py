@@ -4,8 +4,8 @@ from tests.alignment.reference import group_of, network, permutations_only, rand
 from tests.symmetry.cases import CASES
 
 from coset import CosetError, discover, weights_of
+from coset.alignment.by_sinkhorn import BySinkhorn, sinkhorn
 from coset.alignment.match import match
-from coset.alignment.sinkhorn import BySinkhorn, sinkhorn
 
 
 def test_soft_permutations_are_doubly_stochastic(generator):

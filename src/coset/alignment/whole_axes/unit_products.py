@@ -3,7 +3,7 @@
 import torch
 
 from coset.alignment.assignment import Indices, Matrix
-from coset.alignment.axes import AxisTerm
+from coset.alignment.whole_axes.axes import AxisTerm
 from coset.linalg.matrix_products import dot
 
 LARGE = 2**16

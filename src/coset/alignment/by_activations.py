@@ -11,12 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from coset.alignment.ascent import inner
+from coset.alignment.any_group.ascent import inner
 from coset.alignment.by_weights import ByWeights, ascend, begin_at
 from coset.alignment.checks import answer, check_network, network_of
 from coset.alignment.plans import lone_signs, matched_tensors
 from coset.alignment.read_points import ReadPoint, find_read_points
-from coset.alignment.rescaling import Outcome, rescaled_if_it_helps
+from coset.alignment.result import Outcome
+from coset.alignment.scales.choosing import rescaled_if_it_helps
 from coset.errors import CosetError
 from coset.symmetry.action import region
 from coset.symmetry.elements import Element, ScalingFactor, Site

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coset.alignment.any_group.gains import Allowed, GainTable, Part, combine, sign_choices
 from coset.alignment.assignment import best_permutations
-from coset.alignment.gains import Allowed, GainTable, Part, combine, sign_choices
 from coset.alignment.plans import MOST_SIGNS, Plan
 
 

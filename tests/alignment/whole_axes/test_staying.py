@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from coset.alignment.axes import Axis, AxisTerm
-from coset.alignment.staying import Known, surely_stay, unit_products
+from coset.alignment.whole_axes.axes import Axis, AxisTerm
+from coset.alignment.whole_axes.staying import Known, surely_stay, unit_products
 
 SIZE = 12
 

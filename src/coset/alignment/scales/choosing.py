@@ -8,11 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coset.alignment.ascent import Ascent
-from coset.alignment.plain import PlainAscent
+from coset.alignment.any_group.ascent import Ascent
 from coset.alignment.plans import acted_on
-from coset.alignment.result import member_of
-from coset.alignment.scales import (
+from coset.alignment.result import Outcome, member_of
+from coset.alignment.scales.fitting import (
     FittedScales,
     compare_scales,
     distance_when_scaled,
@@ -21,7 +20,8 @@ from coset.alignment.scales import (
     squared_distance,
     with_scales,
 )
-from coset.alignment.tables import stretching
+from coset.alignment.scales.tables import stretching
+from coset.alignment.whole_axes.ascent import WholeAxesAscent
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.removing.canonical import canonical_form
@@ -52,25 +52,7 @@ Between trained networks it was 0.06 at most, between fresh ones 0.25, and 0.38 
 """
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a way of matching found.
-
-    Attributes:
-        element: The element.
-        ties: Units that could be exchanged at no cost.
-        sweeps: How many times all factors were gone through.
-        aligned: Returns the tensors that the group acts on after the element, where they are at
-            hand.
-    """
-
-    element: Element
-    ties: int = 0
-    sweeps: int = 0
-    aligned: Callable[[], Weights] | None = None
-
-
-Climbed = tuple[Ascent | PlainAscent, Outcome]
+Climbed = tuple[Ascent | WholeAxesAscent, Outcome]
 Climb = Callable[[Weights, Weights], Climbed]
 """Finds permutations and signs that bring the first weights to the second, scales being held."""
 
@@ -120,9 +102,9 @@ def solve(
     return outcome if nearest is None or nearest.distance >= limit else nearest.outcome
 
 
-def _leaves_doubts(best: Ascent | PlainAscent) -> bool:
+def _leaves_doubts(best: Ascent | WholeAxesAscent) -> bool:
     """Whether some units might as well be elsewhere, as far as is known."""
-    return not isinstance(best, PlainAscent) or best.leaves_doubts()
+    return not isinstance(best, WholeAxesAscent) or best.leaves_doubts()
 
 
 def rescaled_if_it_helps(

@@ -14,10 +14,10 @@ import torch
 from numpy.typing import DTypeLike
 from torch import Tensor
 
-from coset.alignment.ascent import along
-from coset.alignment.norms import Units, fit_logs
+from coset.alignment.any_group.ascent import along
 from coset.alignment.plans import counts
-from coset.alignment.tables import (
+from coset.alignment.scales.norms import Units, fit_logs
+from coset.alignment.scales.tables import (
     Runs,
     ScaledAxes,
     Sums,

@@ -13,7 +13,7 @@ import numpy as np
 
 from coset.alignment.assignment import Indices, Matrix
 from coset.alignment.plans import Plan, most_anchored
-from coset.alignment.strips import Packing, Strip
+from coset.alignment.whole_axes.strips import Packing, Strip
 
 
 @dataclass(frozen=True)

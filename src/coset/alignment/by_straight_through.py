@@ -9,7 +9,7 @@ from coset.alignment.barrier import Loss, default_loss, evaluate_at
 from coset.alignment.by_weights import ByWeights, begin_at
 from coset.alignment.checks import check_network, network_of
 from coset.alignment.interpolation import interpolate
-from coset.alignment.rescaling import Outcome
+from coset.alignment.result import Outcome
 from coset.bayes.batches import Batches, Data, as_batches
 from coset.errors import CosetError
 from coset.symmetry.elements import Element

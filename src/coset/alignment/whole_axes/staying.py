@@ -17,7 +17,7 @@ from math import prod
 import numpy as np
 
 from coset.alignment.assignment import Matrix
-from coset.alignment.axes import AxisTerm
+from coset.alignment.whole_axes.axes import AxisTerm
 
 _MARGIN = 1e-3
 """Relative difference that rounding cannot make."""
@@ -73,7 +73,7 @@ def surely_stay(known: Known, rest: Sequence[AxisTerm], sides: Sides) -> bool:
 def unit_products(left: Matrix, right: Matrix, term: AxisTerm) -> Matrix:
     """The inner product of each unit with the one in its place.
 
-    >>> from coset.alignment.axes import Axis
+    >>> from coset.alignment.whole_axes.axes import Axis
     >>> term = AxisTerm("weight", Axis(1, "units", None), 0, frozenset(), 2, (), (-1, 2))
     >>> unit_products(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0, 0.0], [1.0, 1.0]]), term)
     array([4., 4.])

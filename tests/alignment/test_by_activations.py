@@ -9,7 +9,7 @@ from tests.symmetry.cases import CASES
 from torch import nn
 
 from coset import CosetError, discover, weights_of
-from coset.alignment.activations import ByActivations
+from coset.alignment.by_activations import ByActivations
 from coset.alignment.match import match
 from coset.alignment.read_points import find_read_points
 from coset.symmetry.tracing import trace

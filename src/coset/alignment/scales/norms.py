@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coset.alignment.tables import Runs, Vector
+from coset.alignment.scales.tables import Runs, Vector
 
 TINY = 1e-200
 """Squares up to which a unit counts as zero: it has no scale."""

@@ -5,8 +5,8 @@ from torch import nn
 
 from coset import CosetError, weights_of
 from coset.alignment.barrier import barrier
+from coset.alignment.by_straight_through import ByStraightThrough
 from coset.alignment.match import match
-from coset.alignment.straight_through import ByStraightThrough
 
 
 def pair(generator):

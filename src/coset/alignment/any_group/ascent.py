@@ -14,9 +14,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from coset.alignment.any_group.gains import Allowed, GainTable
+from coset.alignment.any_group.proposals import Move, Proposer, cycles
 from coset.alignment.assignment import Matrix
 from coset.alignment.checks import finite_product
-from coset.alignment.gains import Allowed, GainTable
 from coset.alignment.plans import (
     MOST_SIGNS,
     Plan,
@@ -25,7 +26,6 @@ from coset.alignment.plans import (
     matched_tensors,
     most_anchored,
 )
-from coset.alignment.proposals import Move, Proposer, cycles
 from coset.symmetry.action import permute_tensor, region, scale_tensor_
 from coset.symmetry.elements import Element, Site
 from coset.symmetry.group import SymmetryGroup

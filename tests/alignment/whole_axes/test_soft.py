@@ -7,18 +7,18 @@ import pytest
 import torch
 from tests.alignment.reference import ResidualStream, group_of, inner, network, random_weights
 from tests.alignment.test_match import trained_pair
-from tests.alignment.test_plain import NETS, problem  # noqa: F401
+from tests.alignment.whole_axes.test_whole_axes import NETS, problem  # noqa: F401
 from torch import nn
 
 from coset import discover, weights_of
+from coset.alignment.by_sinkhorn import sinkhorn
 from coset.alignment.by_weights import ByWeights
-from coset.alignment.held import Held
 from coset.alignment.match import match
-from coset.alignment.moving import Turn
-from coset.alignment.plain import PlainAscent
-from coset.alignment.sinkhorn import sinkhorn
-from coset.alignment.soft import SoftPermutations, soft_permutation
-from coset.alignment.whole_axes import axes_of
+from coset.alignment.whole_axes.ascent import WholeAxesAscent
+from coset.alignment.whole_axes.held import Held
+from coset.alignment.whole_axes.layout import axes_of
+from coset.alignment.whole_axes.moving import Turn
+from coset.alignment.whole_axes.soft import SoftPermutations, soft_permutation
 
 
 def mixed_objective(axes, to, own, mixing):
@@ -61,10 +61,10 @@ def test_only_factors_that_are_read_before_they_are_solved_are_sent_somewhere(pr
     group, a, b = problem
     axes = axes_of(group)
     order = sorted(axes.plans, key=lambda name: len(axes.plans[name].terms))
-    first = PlainAscent(group, axes, a, b, group.identity())
+    first = WholeAxesAscent(group, axes, a, b, group.identity())
     moves = dict(first.softly(order, 2))
     assert order[0] not in moves
-    some, every = (PlainAscent(group, axes, a, b, group.identity()) for _ in range(2))
+    some, every = (WholeAxesAscent(group, axes, a, b, group.identity()) for _ in range(2))
     for name in order:
         if name in moves:
             some.move(name, moves[name])

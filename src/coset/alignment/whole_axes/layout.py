@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
-from coset.alignment.axes import Axes, Axis, AxisTerm, slot_of
 from coset.alignment.plans import lone_signs, make_plans, matched_tensors
-from coset.alignment.strips import Strip
+from coset.alignment.whole_axes.axes import Axes, Axis, AxisTerm, slot_of
+from coset.alignment.whole_axes.strips import Strip
 from coset.symmetry.elements import Site
 from coset.symmetry.group import SymmetryGroup
 

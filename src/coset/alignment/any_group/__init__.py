@@ -1,0 +1,1 @@
+"""Coordinate ascent for any group: nested factors, recurrent matrices, signs of layers."""

@@ -1,0 +1,1 @@
+"""Positive scales on top of permutations and signs: looked at, fitted, chosen."""

@@ -1,0 +1,1 @@
+"""A lean coordinate ascent for groups whose factors move whole axes of tensors."""
