@@ -9,11 +9,12 @@ from torch import nn
 from coset import ByWeights, discover, match, models, weights_of
 from coset.alignment.by_weights import ascend
 from coset.alignment.scales.fitting import (
-    compare_scales,
     distance_when_scaled,
+    explained_by_norms,
     fit_by_weights,
     fit_scales,
     rescaled,
+    spread_of_scales,
     squared_distance,
     with_scales,
 )
@@ -96,10 +97,10 @@ def test_spread_does_not_depend_on_the_order_of_units(generator):
     group, own, other = pair("residual", generator)
     element = Element(group.sample(generator=generator).permutations, group.identity().scales)
     moved = group.act(element, own)
-    assert compare_scales(group, moved, other).spread == pytest.approx(
-        compare_scales(group, own, other).spread, rel=1e-9
+    assert spread_of_scales(group, moved, other) == pytest.approx(
+        spread_of_scales(group, own, other), rel=1e-9
     )
-    assert compare_scales(group, moved, own).spread < 1e-12
+    assert spread_of_scales(group, moved, own) < 1e-12
 
 
 def test_spread_sees_a_rescaling_and_no_biases_near_zero(generator):
@@ -108,10 +109,10 @@ def test_spread_sees_a_rescaling_and_no_biases_near_zero(generator):
     own = weights_of(models.mlp(5, (6, 7), 3))
     quiet = {n: w * (1e-3 if n.endswith("bias") else 1) for n, w in own.items()}
     quieter = {n: w * (1e-6 if n.endswith("bias") else 1) for n, w in own.items()}
-    assert compare_scales(group, quieter, quiet).spread < 0.01
+    assert spread_of_scales(group, quieter, quiet) < 0.01
     scales = {n: torch.linspace(0.3, 3, t.numel()) for n, t in group.identity().scales.items()}
     stretched = group.act(Element(group.identity().permutations, scales), quiet)
-    assert compare_scales(group, stretched, quiet).spread > 0.5
+    assert spread_of_scales(group, stretched, quiet) > 0.5
 
 
 def test_unrelated_networks_are_compared_once(monkeypatch, generator):
@@ -141,6 +142,7 @@ def test_tables_tell_how_scales_change_the_distance(name, generator):
 
     assert found == pytest.approx(distance(rescaled(group, own, scales)) - distance(own), rel=1e-9)
     assert axes.apart(own, other) == pytest.approx(distance(own), rel=1e-12)
+    np.testing.assert_allclose(axes.squares(own), axes.of_units(axes.sums(own, own)), rtol=1e-12)
     few = fit_scales(group, own, other, most=12, tolerance=1e-3)
     assert distance_when_scaled(group, own, other) == pytest.approx(
         squared_distance(rescaled(group, own, few), other), rel=1e-9
@@ -155,12 +157,11 @@ def test_norms_explain_what_a_rescaling_has_done(generator):
     there = {"0.weight": first, "2.weight": torch.tensor([[1.0, 1.0]])}
     twice = {**there, "0.weight": 2 * first}
     turned = {**there, "0.weight": torch.tensor([[-4.0, 3.0], [3.0, -4.0]])}
-    assert compare_scales(group, twice, there).explained == pytest.approx(1)
-    assert compare_scales(group, turned, there).explained == pytest.approx(0, abs=1e-6)
+    assert explained_by_norms(group, twice, there) == pytest.approx(1)
+    assert explained_by_norms(group, turned, there) == pytest.approx(0, abs=1e-6)
     large = {n: 1e25 * w for n, w in twice.items()}  # too large to be squared
-    assert compare_scales(group, large, {n: 1e25 * w for n, w in there.items()}).explained == (
-        pytest.approx(1)
-    )
+    far = {n: 1e25 * w for n, w in there.items()}
+    assert explained_by_norms(group, large, far) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("scales", ["automatic", "match"])
@@ -258,7 +259,8 @@ def test_nothing_is_written_to_the_weights(name, generator):
     group, own, other = pair(name, generator)
     before = {n: w.clone() for n, w in (own | {f"to {k}": v for k, v in other.items()}).items()}
     fit_scales(group, own, other)
-    compare_scales(group, own, other)
+    explained_by_norms(group, own, other)
+    spread_of_scales(group, own, other)
     after = own | {f"to {k}": v for k, v in other.items()}
     assert all(torch.equal(before[n], after[n]) for n in before)
 

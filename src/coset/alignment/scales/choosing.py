@@ -13,10 +13,11 @@ from coset.alignment.plans import acted_on
 from coset.alignment.result import Outcome, member_of
 from coset.alignment.scales.fitting import (
     FittedScales,
-    compare_scales,
     distance_when_scaled,
+    explained_by_norms,
     fit_scales,
     rescaled,
+    spread_of_scales,
     squared_distance,
     with_scales,
 )
@@ -31,7 +32,8 @@ from coset.vocabulary import Weights
 Scales = Literal["automatic", "match", "keep", "canonical", "mass"]
 
 _SUSPICIOUS = 0.6
-"""Difference of sorted log-ratios from which units are compared rescaled too.
+"""Difference of sorted log-ratios from which units that might as well be elsewhere are compared
+rescaled too.
 
 Up to 0.7 rescaled copies of four architectures, with noise up to 30 %, were matched as well as they
 are; trained networks differed by 0.42 at most, fresh ones by 0.35.
@@ -83,9 +85,11 @@ def solve(
     best, outcome = climb(source, target)
     if scales == "keep" or not stretching(group):
         return outcome
-    difference = compare_scales(group, best.aligned, target)
-    helps, differ = difference.explained > _EXPLAINED, difference.spread > _SUSPICIOUS
-    differ = differ or (difference.explained > _MISLED and _leaves_doubts(best))
+    explained = explained_by_norms(group, best.aligned, target)
+    helps = explained > _EXPLAINED
+    differ = _leaves_doubts(best) and (
+        explained > _MISLED or spread_of_scales(group, best.aligned, target) > _SUSPICIOUS
+    )
     if not (helps or differ):
         return outcome
     limit = _NEARER * squared_distance(best.aligned, target)

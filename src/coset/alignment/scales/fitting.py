@@ -6,7 +6,6 @@ units at once, until nothing moves.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import isfinite, prod, sqrt
 
 import numpy as np
@@ -167,52 +166,45 @@ def _by_side(group: SymmetryGroup, of: Callable[[Site, int, int], Vector]) -> Ve
     return np.concatenate(found, 1)
 
 
-@dataclass(frozen=True)
-class Difference:
-    """What norms tell of the scales of two networks.
+def explained_by_norms(group: SymmetryGroup, weights: Weights, to: Weights) -> float:
+    """The share of the squared distance of two networks that norms of units explain.
 
-    Attributes:
-        explained: The share of the squared distance that norms of units explain, place by place:
-            about one between networks that differ by a rescaling and nothing else.  (It may be
-            more: a tensor that is scaled along two axes counts along both.)
-        spread: How differently scales are spread, whatever the order of units: the log-ratios,
-            sorted within each factor; their root mean square difference, the largest over factors.
+    About one between networks that differ by a rescaling and nothing else.  (It may be more: a
+    tensor that is scaled along two axes counts along both.)  One, too, where it cannot be told
+    without scaling the weights themselves.
     """
+    axes = _axes(group, weights)
+    if axes is None:
+        return 1.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        explained = _explained(axes, weights, to, next(iter(weights.values())).numpy().dtype)
+    # numbers may be too large to be squared in single precision
+    return explained if isfinite(explained) else _explained(axes, weights, to, np.float64)
 
-    explained: float
-    spread: float
+
+def _explained(axes: ScaledAxes, weights: Weights, to: Weights, kind: DTypeLike) -> float:
+    own, other = (axes.squares(given, kind) for given in (weights, to))
+    apart = axes.apart(weights, to, kind)
+    return float(np.square(np.sqrt(own) - np.sqrt(other)).sum()) / apart if apart else 0.0
 
 
-def compare_scales(group: SymmetryGroup, weights: Weights, to: Weights) -> Difference:
-    """Looks whether two networks differ by a rescaling, at a fraction of the cost of fitting it."""
+def spread_of_scales(group: SymmetryGroup, weights: Weights, to: Weights) -> float:
+    """How differently the scales of two networks are spread, whatever the order of units.
+
+    The log-ratios of norms are sorted within each factor; their root mean square difference, the
+    largest over factors.
+    """
     axes = _axes(group, weights)
     if axes is None:
         units, _ = _units(group)
-        own, other = (units.log_ratios(_sides(group, given)) for given in (weights, to))
-        return Difference(1.0, _spread(units.runs, own, other))
-    units, kind = Units(axes.runs, axes.reach), next(iter(weights.values())).numpy().dtype
-    with np.errstate(over="ignore", invalid="ignore"):
-        explained, own, other = _explained(axes, weights, to, kind)
-    if not isfinite(explained):  # too large to be squared in single precision
-        explained, own, other = _explained(axes, weights, to, np.float64)
-    ratios = (units.log_ratios(axes.of_sides(squares)) for squares in (own, other))
-    return Difference(explained, _spread(units.runs, *ratios))
-
-
-def _explained(
-    axes: ScaledAxes, weights: Weights, to: Weights, kind: DTypeLike
-) -> tuple[float, Vector, Vector]:
-    """The share of the squared distance that norms explain, and the squares of all units."""
-    own, other = (axes.of_units(axes.sums(given, given, kind)) for given in (weights, to))
-    apart = axes.apart(weights, to, kind)
-    explained = float(np.square(np.sqrt(own) - np.sqrt(other)).sum())
-    return explained / apart if apart else 0.0, own, other
-
-
-def _spread(runs: Runs, one: Vector, two: Vector) -> float:
-    """The largest root mean square difference of sorted parts."""
+        sides = [_sides(group, given) for given in (weights, to)]
+    else:
+        units = Units(axes.runs, axes.reach)
+        sides = [axes.of_sides(axes.squares(given)) for given in (weights, to)]
+    runs = units.runs
     if not runs.size:
         return 0.0
+    one, two = map(units.log_ratios, sides)
     shifts = runs.spread((np.ptp(np.concatenate([one, two])) + 1) * np.arange(len(runs.starts)))
     squares = np.square(np.sort(one + shifts) - np.sort(two + shifts))  # each part by itself
     return sqrt(float((runs.totals(squares) / runs.lengths * (runs.lengths > 1)).max()))

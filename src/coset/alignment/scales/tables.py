@@ -51,6 +51,17 @@ class Table:
             found = np.add.reduce(products, rest)
         return found
 
+    def write_sums(self, products: Matrix, found: Vector) -> None:
+        """Writes for each unit of each axis that is kept the sum of its products to its place."""
+        if self.kept != (0, 1):
+            _fill(found, self.summed(products), None, self.parts)
+            return
+        rows, columns = self.view[:2]
+        matrix, kind = products.reshape(rows, -1), products.dtype
+        sums = np.dot(_ones(rows, kind), matrix).reshape(columns, -1)
+        found[self.parts[0]] = np.dot(matrix, _ones(matrix.shape[1], kind))
+        found[self.parts[1]] = np.dot(sums, _ones(sums.shape[1], kind))
+
 
 @dataclass(frozen=True)
 class Sums:
@@ -179,6 +190,20 @@ class ScaledAxes:
         }
         lines += [found.pop(name) for name in self.lines]
         return Sums(np.concatenate(lines), found)
+
+    def squares(self, weights: Weights, kind: DTypeLike = np.float64) -> Vector:
+        """The squared norms of all units along all axes, in some precision.
+
+        As ``of_units(sums(weights, weights))``, without tables of pairs of units.
+        """
+        found = np.empty(self.size)
+        if self.vectors:
+            vectors = torch.cat([weights[name] for name in self.vectors]).numpy()
+            np.square(vectors, out=found[: len(vectors)], dtype=np.float64)
+        for name in (*self.lines, *self.others):
+            own = np.square(weights[name].numpy(), dtype=kind)
+            self.tables[name].write_sums(own, found)
+        return found
 
     def _pairs(self, one: Weights, other: Weights) -> Iterator[tuple[Matrix, Matrix]]:
         """All vectors end to end, then all other tensors, of both networks."""

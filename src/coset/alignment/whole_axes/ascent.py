@@ -54,6 +54,7 @@ class WholeAxesAscent:
         self._taken: dict[str, set[int]] = {name: set() for name in axes.terms}
         self._settled: set[str] = set()
         self._distinct: set[str] = set()
+        self._doubtful: bool | None = None  # not looked at since something moved
         kinds = (tensor.numpy().dtype for tensor in source.values())
         self._kind = next(kinds, np.dtype(np.float64))
         self.precision = 1e-6 if self._kind == np.float32 else 1e-12
@@ -159,7 +160,9 @@ class WholeAxesAscent:
 
     def leaves_doubts(self) -> bool:
         """Whether some units might as well be elsewhere."""
-        return any(map(self._in_doubt, self.axes.terms))
+        if self._doubtful is None:
+            self._doubtful = any(map(self._in_doubt, self.axes.terms))
+        return self._doubtful
 
     def _in_doubt(self, name: str) -> bool:
         """Whether two units would together be worth more if one could be in both their places.
@@ -255,6 +258,7 @@ class WholeAxesAscent:
         """Moves the units of a factor, and brings gains up to date."""
         self.__dict__.pop("aligned", None)
         self._distinct.clear()
+        self._doubtful = None
         if name in self._totals:
             self._known(name)
             self._turns[name] = by
