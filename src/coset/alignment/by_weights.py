@@ -23,6 +23,9 @@ from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
 
+_FAINT = 1e-30
+"""Inner products below which those of single weights are lost in single precision."""
+
 _SHAKEN = 0.25
 """Share of the units that are shuffled before another run; at most so many signs are flipped."""
 
@@ -47,8 +50,8 @@ class ByWeights:
             signs, as published.  ``"automatic"``: as ``"match"`` where that lowers the squared
             distance by a quarter or more (networks that differ by a rescaling), else as
             ``"keep"``.
-            ``"canonical"`` and ``"mass"``: both networks are compared in their canonical form or
-            at their smallest mass, and the result has the scales that lead ``to`` back from there.
+            ``"canonical"`` and ``"mass"``: as ``"match"``, but units are compared in the canonical
+            form of both networks, or at their smallest mass.
     """
 
     restarts: int = 0
@@ -131,6 +134,8 @@ def ascend(
     if by.anchored:
         if not (isfinite(floor) and first.finite()):
             _check_products(source, target, floor)
+        if abs(floor) < _FAINT and not _wide(target):
+            return ascend(by, group, _widened(source), _widened(target), generator)
         first.anchored_start()
     found = _Run.of(first, names, by)
 
@@ -174,6 +179,14 @@ class _Run:
 
     def or_higher(self, other: "_Run") -> "_Run":
         return other if other.value > self.value else self
+
+
+def _wide(weights: Weights) -> bool:
+    return all(tensor.dtype == torch.float64 for tensor in weights.values())
+
+
+def _widened(weights: Weights) -> Weights:
+    return {name: tensor.double() for name, tensor in weights.items()}
 
 
 def _check_products(source: Weights, target: Weights, value: float) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tests.alignment.reference import permutations_only
 from tests.symmetry.discovered import discovered
 from torch import nn
 
@@ -227,7 +228,7 @@ def test_norms_that_explain_the_distance_are_a_reason_to_compare_anew(name, seed
     assert match(group, one, to=other).squared_distance < 1e-20
 
 
-@pytest.mark.parametrize("scales", ["automatic", "match"])
+@pytest.mark.parametrize("scales", ["automatic", "match", "canonical", "mass"])
 @pytest.mark.parametrize("left", [0.0, 1e-10, 1e-4, 1e-2])
 @pytest.mark.parametrize("side", ["in", "out"])
 def test_a_unit_that_all_but_died_in_the_target_is_not_followed(side, left, scales, generator):
@@ -252,6 +253,19 @@ def test_tiny_and_huge_networks_have_scales_too(scales, size, generator):
     moved = group.act(group.sample(generator=generator), there)
     found = match(group, moved, to=there, by=ByWeights(scales=scales))
     torch.testing.assert_close(found.weights, there, rtol=1e-9, atol=1e-12 * size)
+
+
+@pytest.mark.parametrize("size", [1e-33, 1e-25, 1e-19, 1e-16])
+@pytest.mark.parametrize("net", ["family_mlp", "attention_chunked", "rnn_tanh"])
+def test_weights_whose_products_single_precision_loses_are_matched(net, size, generator):
+    case = discovered(net)
+    small = {n: w.float() * size for n, w in case.double.items()}
+    moved = case.group.act(
+        permutations_only(case.group, case.group.sample(generator=generator)), small
+    )
+    found = match(case.group, moved, to=small, by=ByWeights(scales="keep"))
+    assert all(torch.equal(found.weights[n], w) for n, w in small.items())
+    assert {w.dtype for w in found.weights.values()} == {torch.float32}
 
 
 @pytest.mark.parametrize("name", CASES)
