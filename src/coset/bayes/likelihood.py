@@ -150,7 +150,7 @@ class GaussianNoise:
     """Targets are outputs plus Gaussian noise: ``log p(y | f) = log N(y; f, std²)``.
 
     Attributes:
-        std: Standard deviation, one or one an output.  ``None``: learnt by the method that fits.
+        std: Standard deviation, one or one per output.  ``None``: learnt by the method that fits.
 
     >>> likelihood = GaussianNoise(std=2.0)
     >>> likelihood.log_prob(torch.zeros(1, 1), torch.zeros(1, 1)).exp() * 2 * math.sqrt(2 * math.pi)

@@ -22,7 +22,7 @@ class GaussianPrior:
 
     Attributes:
         precision: One number for all weights; or a dictionary with, for each tensor, a number or
-            a tensor that broadcasts to it (shape ``(rows, 1, 1, 1)``: one precision a filter).
+            a tensor that broadcasts to it (shape ``(rows, 1, 1, 1)``: one precision per filter).
 
     >>> prior = GaussianPrior(4.0)
     >>> prior.log_prob({"w": torch.zeros(2)}).exp()  # (sqrt(4 / 2π))²

@@ -15,7 +15,7 @@ from coset.weights.layout import Layout
 
 @dataclass(frozen=True)
 class MonteCarloFisher:
-    """Another curvature with a few random columns instead of one a class and pixel.
+    """Another curvature with a few random columns instead of one per class and pixel.
 
     The exact output Hessian is ``B = R Rᵀ``; with random signs ``e`` the one column ``R e`` has
     ``E (R e)(R e)ᵀ = B``, so that every quantity that is linear in ``B`` is unbiased: the full

@@ -156,7 +156,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Mixture:
-    """A mixture of posteriors, one component a mode."""
+    """A mixture of posteriors, one component per mode."""
 
     components: tuple[Posterior, ...]
     weighting: Float[Tensor, " k"] | None = None

@@ -33,7 +33,7 @@ class Linearised:
     """The exact predictive distribution of the network linearised at the posterior's mean.
 
     Regression: mean ``f`` and variance ``S + noise``.  Classes: a link turns ``f`` and ``S`` into
-    probabilities.  Outputs with pixels have one covariance ``S`` a pixel.  Inputs that require
+    probabilities.  Outputs with pixels have one covariance ``S`` per pixel.  Inputs that require
     gradients get them: predictions are differentiable in the inputs.
 
     Attributes:

@@ -33,7 +33,7 @@ class Predictions:
             Dense tasks keep their pixel axes after ``c``.
         variance: Regression: variance of the target, spread of the members plus noise.  Otherwise
             the epistemic variance of the outputs.  ``None`` where it is unknown.
-        covariance: Covariance of the outputs, one a pixel, for linearised rules.
+        covariance: Covariance of the outputs, one per pixel, for linearised rules.
         log_weights: Normalised log-weight of each member; ``None``: all weigh the same.
 
     >>> Predictions(torch.tensor([[[0.2, 0.8]], [[0.6, 0.4]]])).mean

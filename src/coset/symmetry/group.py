@@ -43,7 +43,7 @@ class SymmetryGroup:
         pinned: Axes refused, with the operation and the reason.
         shapes: Shapes of all tensors of the network.
         aliases: Further names of tied tensors.
-        reasons: For each tensor, one line an axis on why it is free, tied or pinned.
+        reasons: For each tensor, one line per axis on why it is free, tied or pinned.
     """
 
     permutations: tuple[PermutationFactor, ...]
