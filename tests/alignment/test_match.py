@@ -15,6 +15,7 @@ from tests.alignment.reference import (
     random_weights,
 )
 from tests.symmetry.cases import CASES
+from tests.symmetry.discovered import discovered
 from torch import nn
 
 from coset import CosetError, discover, stack, weights_of
@@ -236,6 +237,16 @@ def test_scales_are_matched_or_kept(generator):
     torch.testing.assert_close(matched.weights, own)
     torch.testing.assert_close(automatic.weights, own)
     torch.testing.assert_close(kept.weights, moved)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_units_that_live_under_two_factors_are_moved_along_with_both(seed):
+    """Channels that two grouped layers cut in different ways: groups of both are two, a coin each."""
+    case, generator = discovered("shufflenet"), torch.Generator().manual_seed(seed)
+    own = random_weights(case.double, generator)
+    element = permutations_only(case.group, case.group.sample(generator=generator))
+    found = match(case.group, case.group.act(element, own), to=own, by=ByWeights(scales="keep"))
+    assert found.squared_distance == 0
 
 
 @pytest.mark.parametrize("scales", ["canonical", "mass"])

@@ -8,6 +8,7 @@ others are solved together with them, and signs are solved along with permutatio
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, combinations
 
 import torch
@@ -86,21 +87,26 @@ class Ascent:
         below = {child for plan in self.plans.values() for child in plan.children}
         waiting = [name for name in self.plans if name not in below]
 
-        def anchored(term: Term) -> bool:
-            return term.others <= solved
+        def anchored(term: Term, parent: str) -> bool:
+            return term.others <= solved and term.within <= solved | {parent}
 
         while waiting:
-            terms = [[t for t in self._compared(self.plans[n]) if anchored(t)] for n in waiting]
+            terms = [[t for t in self._compared(self.plans[n]) if anchored(t, n)] for n in waiting]
             k = most_anchored([[term.features for term in found] for found in terms])
             name = waiting.pop(k)
+            allowed = partial(anchored, parent=name)
             weight: Counter[str] = Counter()
             for term in terms[k]:
                 weight.update({sign: term.features for sign in term.whole - decided})
             layers = [sign for sign, _ in weight.most_common(MOST_SIGNS)]
-            moves = self._moves(self.plans[name], anchored, layers)
-            self._take(self.plans[name], moves.values(), anchored)
+            moves = self._moves(self.plans[name], allowed, layers)
+            self._take(self.plans[name], moves.values(), allowed)
             decided.update(sign for sign in layers if _tells(moves, sign))
-            solved |= {name, *self.plans[name].children}
+            solved.add(name)
+            solved |= {c for c in self.plans[name].children if self._within(c) <= solved}
+
+    def _within(self, name: str) -> set[str]:
+        return set(self.plans[name].factor.within)
 
     def _compared(self, plan: Plan) -> list[Term]:
         """The terms that a step compares: the factor's own and those of its children."""
