@@ -168,7 +168,9 @@ class _Moments:
         self.examples, self.positions = 0, 1
         self._reduce = approximation == "reduce"
         # sums over positions may vanish where single positions do not
-        self._single = _Moments(block, recorded, "expand") if self._reduce else None
+        self._single: _Moments | None = None
+        if self._reduce:
+            self._single = _Moments(block, recorded, "expand")
         self._recent = (
             torch.zeros_like(self.left, dtype=like.dtype),
             torch.zeros_like(self.right, dtype=like.dtype),
@@ -278,7 +280,7 @@ def _settled(
 
     Args:
         vectors: Of the moment of sums over positions.
-        values: The same of its eigenvalues.
+        values: Its eigenvalues.
         single: The moment of single positions.
         rounding: Shares of the traces of the two moments up to which eigenvalues vanish.
     """
