@@ -202,8 +202,10 @@ def run(name: str, network: str, seed: int) -> dict[str, object]:
         fitted = fit(module, split.train, method=Laplace(subset=subset, tuning=settings))
         if label in (f"theta* simple, {'normalised' if network == 'resnet' else 'single'}",):
             warned = any("under-confident" in line for line in fitted.posterior.report.warnings)
-            shrunk = Laplace(subset=subset, tuning=ByEvidence(validation=split.held_out))
-            add_links(add, "default + validation", fit(module, split.train, method=shrunk), split)
+            tuning = ByEvidence(validation=split.held_out)
+            shrunk = fit(module, split.train, method=Laplace(subset=subset, tuning=tuning))
+            factor = shrunk.posterior.report.diagnostics["covariance_factor"]
+            add_links(add, "default + validation", shrunk, split)
             add_links(add, "default", fitted, split, LINKS)
         else:
             add_links(add, label, fitted, split)
@@ -220,6 +222,7 @@ def run(name: str, network: str, seed: int) -> dict[str, object]:
         "temperature": round(float(temperature), 4),
         "warned": warned,
         "oracle_precision": precision,
+        "covariance_factor": round(factor, 5),
         "rows": rows,
         "cpu_seconds": round(time.process_time() - begin, 1),
     }

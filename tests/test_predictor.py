@@ -98,6 +98,45 @@ def test_equal_calls_give_equal_results(data):
     assert not torch.equal(other(data[0]).mean, first)
 
 
+class Random(nn.Module):
+    """Draws from torch's own generator in evaluation mode too."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(2, 3)
+
+    def forward(self, inputs):
+        return self.inner(inputs + torch.randn_like(inputs))
+
+
+@pytest.mark.parametrize("method", [QUICK, DeepEnsemble(2, QUICK), coset.Laplace()], ids=repr)
+@pytest.mark.parametrize("rule", [MonteCarlo(4), None], ids=repr)
+def test_networks_that_draw_by_themselves_predict_by_the_generator(data, method, rule):
+    predictor = fit(Random(), data, method=method)
+
+    def found(seed):
+        generator = torch.Generator().manual_seed(seed)
+        return [predictor(data[0], rule=rule, generator=generator).mean for _ in range(2)]
+
+    state = torch.get_rng_state()
+    first = found(3)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.rand(1)
+    assert all(map(torch.equal, found(3), first))
+    assert not torch.equal(*first)
+    assert torch.equal(predictor(data[0], rule=rule).mean, predictor(data[0], rule=rule).mean)
+
+
+def test_networks_that_draw_by_themselves_leave_torchs_randomness_alone(data):
+    predictor = fit(Random(), data, method=coset.Laplace(tuning=None))
+    state = torch.get_rng_state()
+    first = predictor.joint(data[0][:5]).matrix, predictor.update(data)(data[0]).mean
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.rand(1)
+    again = predictor.joint(data[0][:5]).matrix, predictor.update(data)(data[0]).mean
+    assert all(map(torch.equal, again, first))
+
+
 def test_data_may_come_as_a_loader(data):
     given = module()
     loader = DataLoader(TensorDataset(*data), batch_size=16, shuffle=True)

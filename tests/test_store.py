@@ -1,6 +1,7 @@
 import json
 import os
 import stat
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,20 @@ def test_views_of_one_storage_are_saved(tmp_path):
     tensors, _ = store.load_record(path)
     assert torch.equal(tensors["a"], base.T)
     assert tensors["c"].shape == (4, 2, 3)
+
+
+def test_files_are_in_memory_once_when_written_and_twice_when_read(tmp_path):
+    """In bytes of Python: what was read and what safetensors makes of it."""
+    path, tensors = tmp_path / "large.safetensors", {"w": torch.randn(500, 1000)}
+    for most, work in (
+        (1.5, lambda: store.save_record(path, tensors, FACTS)),
+        (2.5, lambda: store.load_record(path)),
+    ):
+        tracemalloc.start()
+        work()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < most * path.stat().st_size
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(saved, monkeypatch):

@@ -3,8 +3,9 @@
 A message has three parts: what we got, what we needed, what to do next.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
+from difflib import get_close_matches
 from inspect import Parameter, signature
 from numbers import Integral
 from types import UnionType
@@ -89,6 +90,17 @@ def require_kind(kind: Any, example: str = "", /, **given: object) -> None:
                 call, only = f"{value.__name__}()", True
         advice = [f"{'write' if only else 'for example'} {name}={call}"] if call else []
         raise CosetError(got, f"needed {' or '.join(map(_called, kinds))}", *advice)
+
+
+def names_like(name: str, known: Iterable[str]) -> str:
+    """The names closest to one that there is not, or the first few.
+
+    >>> names_like("haed.*", ["body.weight", "body.bias", "head.weight"])
+    'head.weight'
+    """
+    every = list(known)
+    close = get_close_matches(name, every, n=3, cutoff=0.4)
+    return ", ".join(close or every[:8]) + (" …" if not close and len(every) > 8 else "")
 
 
 def _told(value: object) -> str:

@@ -41,7 +41,7 @@ from coset.weights.network import (
     require_module,
     tables_of,
 )
-from coset.weights.randomness import own_randomness
+from coset.weights.randomness import drawn_by, own_randomness
 from coset.weights.stacking import check_fit
 
 KIND, FORMAT = "predictor", 1
@@ -98,17 +98,16 @@ class Predictor:
             inputs: A tensor or array with the data along its first axis; for a network that takes
                 several, a tuple of such.
             rule: Another rule than the predictor's own.
-            generator: Where draws come from.  ``None``: a fresh one of seed 0, so that equal calls
-                give equal predictions.
+            generator: Where draws come from, also those of a network that draws by itself.
+                ``None``: a fresh one of seed 0, so that equal calls give equal predictions.
         """
         require_kind(PredictionRule | None, "MonteCarlo", rule=rule)
-        random = _seeded(generator)
+        random, chosen = _seeded(generator), rule or self.rule
+        parts = self.posterior, self.network, self.likelihood
         with outside_inference_mode():
-            inputs = read_inputs(inputs)
-            with _blaming(self.network, inputs):
-                return (rule or self.rule)(
-                    self.posterior, self.network, self.likelihood, inputs, generator=random
-                )
+            data = read_inputs(inputs)
+            with _blaming(self.network, data):
+                return drawn_by(random, lambda: chosen(*parts, data, generator=random))
 
     def joint(self, inputs: Inputs) -> JointPredictions:
         """The joint distribution of the outputs at all inputs, for Gaussian posteriors.
@@ -117,10 +116,11 @@ class Predictor:
             inputs: A tensor or array with the data along its first axis; for a network that takes
                 several, a tuple of such.
         """
+        parts = self.posterior, self.network, self.likelihood
         with outside_inference_mode():
-            inputs = read_inputs(inputs)
-            with _blaming(self.network, inputs):
-                return Linearised().joint(self.posterior, self.network, self.likelihood, inputs)
+            data = read_inputs(inputs)
+            with _blaming(self.network, data):
+                return drawn_by(_seeded(None), lambda: Linearised().joint(*parts, data))
 
     @property
     def log_evidence(self) -> float | None:
@@ -145,7 +145,7 @@ class Predictor:
                 "needed a Gaussian, such as Laplace() finds, to add data to",
                 "fit again with all data",
             )
-        with outside_inference_mode():
+        with outside_inference_mode(), own_randomness(0):
             problem = Problem(self.network, self.likelihood, self.prior, as_batches(data))
             problem.check()
             return replace(self, posterior=add_data(self.posterior, problem, mean=mean))

@@ -37,7 +37,7 @@ _DAMAGE = (
 """What reading a file may raise whose header holds something else than it should."""
 
 
-def write_bytes(path: str | Path, content: bytes) -> None:
+def write_bytes(path: str | Path, *pieces: bytes | memoryview) -> None:
     """Writes beside the name, then renames, so that no reader ever sees half a file.
 
     A link stays and the file it leads to is written, as by ``open``; a folder, a pipe or a device
@@ -60,7 +60,7 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         ) from error
     try:
         with opened as file:
-            file.write(content)
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
@@ -89,26 +89,46 @@ def save_record(path: str | Path, tensors: Mapping[str, Tensor], facts: Mapping[
     anywhere is noticed by :func:`load_record`.  Digest and facts share one metadata entry, because
     safetensors writes several in no fixed order.
     """
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    content = serialise_tensors(
-        # safetensors refuses views of one storage, so every tensor gets its own
-        {name: tensor.clone() for name, tensor in contiguous.items()},
-        metadata={"coset": f"{_BLANK} {json.dumps(facts)}"},
-    )
+    content = serialise_tensors(_apart(tensors), {"coset": f"{_BLANK} {json.dumps(facts)}"})
+    before, after = _around(content, _BLANK)
     digest = hashlib.sha256(content).hexdigest()
-    write_bytes(path, content.replace(_field(_BLANK), _field(digest), 1))
+    write_bytes(path, before, digest.encode(), after)
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each contiguous in memory of its own: safetensors refuses views of one storage."""
+    found: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        if plain.untyped_storage().data_ptr() in taken:
+            plain = plain.clone()
+        taken.add(plain.untyped_storage().data_ptr())
+        found[name] = plain
+    return found
 
 
 def load_record(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Reads what :func:`save_record` wrote, after checking its digest."""
-    return _record(read_bytes(path), path)
+    content = read_bytes(path)
+    tensors, facts = _record(content, path)
+    del content  # before its tensors are there once more
+    return _aligned(tensors), facts
+
+
+def _aligned(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """In memory as a fit has it, or sums may round differently; what is given is used up."""
+    return {name: tensors.pop(name).clone() for name in list(tensors)}
 
 
 def _record(content: bytes, path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         digest, _, facts = _metadata(content)["coset"].partition(" ")
-        blanked = content.replace(_field(digest), _field(_BLANK), 1)
-        if hashlib.sha256(blanked).hexdigest() != digest:
+        before, after = _around(content, digest)
+        found = hashlib.sha256(before)
+        found.update(_BLANK.encode())
+        found.update(after)
+        if found.hexdigest() != digest:
             raise CosetError(
                 f"got {path}, whose content does not fit its sha256",
                 "needed the file as it was saved",
@@ -117,8 +137,7 @@ def _record(content: bytes, path: str | Path) -> tuple[dict[str, Tensor], dict[s
         tensors, known = parse_tensors(content), json.loads(facts)
         if not isinstance(known, dict):
             raise TypeError("the facts are not an object")
-        # into memory of their own, aligned as a fit has it: else sums may round differently
-        return {name: tensor.clone() for name, tensor in tensors.items()}, known
+        return tensors, known
     except _DAMAGE as error:
         if isinstance(error, CosetError):
             raise
@@ -128,11 +147,18 @@ def _record(content: bytes, path: str | Path) -> tuple[dict[str, Tensor], dict[s
         ) from error
 
 
+def _around(content: bytes, digest: str) -> tuple[memoryview, memoryview]:
+    """What stands before and after a digest, without a copy."""
+    place = content.index(f'"coset":"{digest} '.encode()) + len('"coset":"')
+    whole = memoryview(content)
+    return whole[:place], whole[place + len(digest) :]
+
+
 def load_tensors(path: str | Path) -> dict[str, Tensor]:
     """Reads any safetensors file; one that :func:`save_record` wrote must fit its digest."""
     content = read_bytes(path)
     if _ours(content):
-        return _record(content, path)[0]
+        return _aligned(_record(content, path)[0])
     try:
         return parse_tensors(content)
     except _DAMAGE as error:
@@ -166,7 +192,3 @@ def read_bytes(path: str | Path) -> bytes:
         raise CosetError(
             f"got {path}: {error.strerror}", "needed a file that can be read"
         ) from error
-
-
-def _field(digest: str) -> bytes:
-    return f'"coset":"{digest} '.encode()

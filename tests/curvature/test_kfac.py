@@ -110,6 +110,47 @@ def test_batches_do_not_matter():
     torch.testing.assert_close(whole, parts)
 
 
+class Normed(nn.Module):
+    """A norm takes sums over positions away, and the second layer has more inputs than data."""
+
+    def __init__(self, groups):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(2, 6, 3), nn.GroupNorm(groups, 6)
+        self.second, self.last = nn.Conv2d(6, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.last(self.second(self.norm(self.first(x)).relu()).relu().mean((2, 3)))
+
+
+@pytest.mark.parametrize("rows", [frozenset(), frozenset({"first.weight"})], ids=["", "rows"])
+@pytest.mark.parametrize("groups", [1, 3, 6])
+def test_batches_do_not_choose_eigenvectors_of_sums_that_vanish(groups, rows):
+    module, inputs = Normed(groups), torch.randn(12, 2, 6, 6)
+    cuts = Cuts(separate=rows, rows=rows)
+    whole, *parts = (
+        measure(KFAC("reduce"), problem_of(module, inputs, batch_size=size), cuts=cuts)
+        for size in (12, 5, 1)
+    )
+    for part in parts:
+        torch.testing.assert_close(part, whole, rtol=1e-8, atol=1e-10)
+
+
+def test_eigenvectors_of_sums_that_vanish_follow_the_units():
+    module, inputs = Normed(2), torch.randn(12, 2, 6, 6)
+    order = torch.tensor([4, 3, 5, 0, 2, 1])  # the two groups exchanged, and units in each
+    moved = copy.deepcopy(module)
+    for tensor in (*moved.first.parameters(), *moved.norm.parameters()):
+        tensor.data = tensor.data[order]
+    moved.second.weight.data = moved.second.weight.data[:, order]
+    found = {}
+    for name, each in (("plain", module), ("moved", moved)):
+        problem = problem_of(each, inputs)
+        matrix, layout = measure(KFAC("reduce"), problem), problem.network.layout
+        at = layout.slices["first.weight"]
+        found[name] = matrix[at, at].diagonal().reshape(6, -1)
+    torch.testing.assert_close(found["moved"], found["plain"][order], rtol=1e-8, atol=1e-10)
+
+
 def test_only_the_correction_is_measured_again():
     module, inputs = build("mlp", 6)
     problem = problem_of(module, inputs)

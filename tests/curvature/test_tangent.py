@@ -219,6 +219,13 @@ def test_one_pattern_may_stand_by_itself():
     assert alone.layout.size < sum(p.numel() for p in module.parameters())
 
 
+def test_every_pattern_must_fit_something():
+    module, inputs = build("mlp", 30)
+    data = inputs, torch.randint(0, 3, (30,))
+    with pytest.raises(CosetError, match=r"'2\.wieght', which fits no parameter.*2\.weight"):
+        linearise(module, data, subset=("0.*", "2.wieght"))
+
+
 @pytest.mark.parametrize("form", ["full", "simple"])
 @pytest.mark.parametrize("size", [1.0, 1e3, 1e4])
 def test_the_mode_of_a_saturated_network_is_found(form, size):

@@ -144,8 +144,11 @@ def test_bad_input(classification, regression):
     module, data = classification
     with pytest.raises(CosetError, match="groups='filters'"):
         ByEvidence(groups="filters")
-    with pytest.raises(CosetError, match="fit no tensor"):
-        fit(module, data, method=Laplace(subset="head.*"))
+    for subset in ("typo", ("2.*", "typo")):
+        with pytest.raises(CosetError, match=r"'typo', which fits no parameter.*2\.weight"):
+            fit(module, data, method=Laplace(subset=subset))
+    with pytest.raises(CosetError, match="no patterns"):
+        fit(module, data, method=Laplace(subset=()))
     with pytest.raises(CosetError, match="unknown size and tuning=None"):
         fit(regression[0], regression[1], likelihood=GaussianNoise(), method=Laplace(tuning=None))
     with pytest.raises(CosetError, match="precision of zero"):

@@ -28,13 +28,27 @@ def test_order_is_that_of_the_names_given():
 
 
 def test_select_keeps_what_fits_a_pattern():
-    assert Layout.of(WEIGHTS).select("*.b", "nothing").names == ("a.b",)
+    assert Layout.of(WEIGHTS).select("*.b", "a.?").names == ("a.w", "a.b")
     assert list(Layout.of(WEIGHTS).select("a.*").restrict(WEIGHTS)) == ["a.w", "a.b"]
 
 
-def test_select_refuses_a_pattern_that_fits_nothing():
-    with pytest.raises(CosetError, match=r"head.*fit no tensor"):
-        Layout.of(WEIGHTS).select("head.*")
+@pytest.mark.parametrize("others", [(), ("*.b",)])
+def test_select_refuses_every_pattern_that_fits_nothing(others):
+    with pytest.raises(CosetError, match=r"'head\.\*', which fits no parameter.*a\.w, a\.b"):
+        Layout.of(WEIGHTS).select(*others, "head.*")
+
+
+def test_select_names_what_is_close():
+    layout = Layout.of({f"{layer}.weight": torch.ones(1) for layer in ("body", "neck", "head")})
+    with pytest.raises(CosetError, match=r"'haed\.\*'.*for example, head\.weight$"):
+        layout.select("haed.*")
+
+
+def test_select_refuses_what_are_no_patterns():
+    with pytest.raises(CosetError, match="pattern 3"):
+        Layout.of(WEIGHTS).select(3)
+    with pytest.raises(CosetError, match="no patterns"):
+        Layout.of(WEIGHTS).select()
 
 
 def test_wrong_shapes_are_refused_by_name():

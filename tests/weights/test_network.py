@@ -57,6 +57,27 @@ def test_weights_are_copies():
     assert module.weight.abs().sum() > 0
 
 
+@pytest.mark.parametrize("way", ["apply", "apply_training"])
+def test_unknown_names_are_refused_and_missing_ones_are_the_networks_own(way):
+    network, inputs = functionalise(normed()), torch.randn(2, 1, 5, 5)
+    run, some = getattr(network, way), {"0.weight": torch.zeros(4, 1, 3, 3)}
+    run(some, inputs)
+    with pytest.raises(CosetError, match=r"unknown '0\.wieght'.*such as 0\.weight"):
+        run({**some, "0.wieght": some["0.weight"]}, inputs)
+
+
+def test_second_names_of_ties_and_tables_are_known():
+    network, weight = functionalise(Tied()), torch.zeros(3, 3)
+    first, second = (
+        network.apply({f"{name}.weight": weight}, torch.randn(2, 3)) for name in ("first", "second")
+    )
+    torch.testing.assert_close(first, second)
+    module = normed().eval()
+    inputs = torch.randn(2, 1, 5, 5)
+    found = functionalise(module).apply(module.state_dict(), inputs)  # with a counter of batches
+    torch.testing.assert_close(found, module(inputs).detach())
+
+
 def test_tied_tensors_appear_once_and_move_together():
     module = Tied()
     weights = weights_of(module)

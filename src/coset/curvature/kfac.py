@@ -40,7 +40,9 @@ class KFAC:
     Attributes:
         approximation: How positions that share weights are combined.  ``"expand"``: as if each
             were an example; exact for linear networks with one loss term a position.
-            ``"reduce"``: summed first; exact where positions are averaged before the loss.
+            ``"reduce"``: summed first; exact where positions are averaged before the loss.  Sums
+            that vanish (before a group norm; more inputs of a layer than examples) leave
+            eigenvectors open: there they are those of ``"expand"``.
         corrected: Whether the eigenvalues are replaced by the exact diagonal in the eigenbasis,
             for one more pass over the data.
         columns: The most columns of the output Hessian's root that are sent back, one a class and
@@ -128,7 +130,8 @@ class KFAC:
 
     def _check_memory(self, blocks: list[Block]) -> None:
         sizes = {b.names: b.entries.shape for b in blocks}
-        total = sum(16 * b * (o * o + i * i) for b, o, i in sizes.values())
+        each = 32 if self.approximation == "reduce" else 16  # bytes; sums and single positions
+        total = sum(each * b * (o * o + i * i) for b, o, i in sizes.values())
         if total > self.memory:
             worst = max(sizes, key=lambda names: sum(size**2 for size in sizes[names][1:]))
             raise CosetError(
@@ -164,6 +167,10 @@ class _Moments:
         self.right = torch.zeros(blocks, cols, cols, dtype=torch.float64, device=like.device)
         self.examples, self.positions = 0, 1
         self._reduce = approximation == "reduce"
+        # sums over positions may vanish where single positions do not
+        self._single: _Moments | None = None
+        if self._reduce:
+            self._single = _Moments(block, recorded, "expand")
         self._recent = (
             torch.zeros_like(self.left, dtype=like.dtype),
             torch.zeros_like(self.right, dtype=like.dtype),
@@ -174,6 +181,8 @@ class _Moments:
 
     def add(self, uses: Sequence[LinearMap], gradients: Sequence[Tensor]) -> None:
         """Adds one column of one batch."""
+        if self._single is not None:
+            self._single.add(uses, gradients)
         right: Tensor | Callable[[], Tensor]
         if len(uses) == 1 and uses[0].moment is not None and not self._reduce:
             left, right = uses[0].left(gradients[0]), uses[0].moment
@@ -189,12 +198,16 @@ class _Moments:
 
     def add_own(self, use: LinearMap, moment: Tensor, at: Tensor, columns: int) -> None:
         """Adds all columns of a batch for the layer whose outputs are the network's."""
+        if self._single is not None:
+            self._single.add_own(use, moment, at, columns)
         self.examples += columns * len(at)
         self._recent[0].add_(moment)
         self._right, self._repeats = use.right(at), columns
 
     def flush(self) -> None:
         """Ends a batch."""
+        if self._single is not None:
+            self._single.flush()
         self._flush_right()
         self._batches += 1
         if self._batches % _BATCHES == 0:
@@ -214,20 +227,38 @@ class _Moments:
             total.add_(recent)
             recent.zero_()
 
+    def sides(self) -> tuple[Float[Tensor, "b o o"], Float[Tensor, "b i i"]]:
+        """The sums over all batches so far."""
+        self._settle()
+        return symmetric(self.left), symmetric(self.right)
+
     def kronecker(self, *, scaled: bool) -> Kronecker:
         """The product of the moments, in its eigenbasis; ``scaled``: that of rows of one size."""
-        self._settle()
-        first, second = symmetric(self.left), symmetric(self.right)
-        repeats = self.positions**2 if self._reduce else self.positions
-        right, cols = _eigen(second / (self.examples * repeats))
-        if not scaled:
-            left, rows = _eigen(first)
-            return Kronecker(left, right, rows.unsqueeze(-1) * cols.unsqueeze(-2))
-        sizes = first.diagonal(dim1=1, dim2=2).sqrt()
-        sizes = torch.where(sizes > 0, sizes, 1.0).unsqueeze(-1)
+        first, second = self.sides()
+        sizes = self._sizes(first) if scaled else torch.ones_like(first[..., :1])
+        count = self.examples * (self.positions**2 if self._reduce else self.positions)
+        right, cols = _eigen(second / count)
         left, rows = _eigen(first / sizes / sizes.mT)
+        if self._single is not None:
+            first, second = self._single.sides()
+            right = _settled(right, cols, second / count, self._rounding)
+            left = _settled(left, rows, first / sizes / sizes.mT, self._rounding)
         table = rows.unsqueeze(-1) * cols.unsqueeze(-2)
-        return Kronecker(sizes * left, right, table, orthogonal=False)
+        return Kronecker(sizes * left, right, table, orthogonal=not scaled)
+
+    def _sizes(self, first: Float[Tensor, "b o o"]) -> Float[Tensor, "b o 1"]:
+        """Roots of the diagonal; of single positions where sums over positions vanish."""
+        found = first.diagonal(dim1=1, dim2=2)
+        if self._single is not None:
+            single = self._single.sides()[0].diagonal(dim1=1, dim2=2)
+            found = torch.where(found > self._rounding[1] * single, found, single)
+        return torch.where(found > 0, found, 1.0).sqrt().unsqueeze(-1)
+
+    @property
+    def _rounding(self) -> tuple[float, float]:
+        """Shares of a moment of sums, and of that of single positions, that are rounding."""
+        share = 10 * torch.finfo(self._recent[0].dtype).eps
+        return share, share**2 * self.positions
 
 
 def _eigen(matrix: Float[Tensor, "b k k"]) -> tuple[Tensor, Float[Tensor, "b k"]]:
@@ -235,3 +266,29 @@ def _eigen(matrix: Float[Tensor, "b k k"]) -> tuple[Tensor, Float[Tensor, "b k"]
     values, vectors = torch.linalg.eigh(matrix)
     # by rows, as a file holds them: products of the two layouts round differently
     return vectors.contiguous(), values.clamp_min(0)
+
+
+def _settled(
+    vectors: Float[Tensor, "b k k"],
+    values: Float[Tensor, "b k"],
+    single: Float[Tensor, "b k k"],
+    rounding: tuple[float, float],
+) -> Float[Tensor, "b k k"]:
+    """Eigenvectors that vanishing eigenvalues leave open, as those of another moment.
+
+    Rounding would choose among them, and the exact diagonal along them depends on the choice.
+
+    Args:
+        vectors: Of the moment of sums over positions.
+        values: Its eigenvalues.
+        single: The moment of single positions.
+        rounding: Shares of the traces of the two moments up to which eigenvalues vanish.
+    """
+    traces = values.sum(1), single.diagonal(dim1=1, dim2=2).sum(1)
+    least, settled = rounding[0] * traces[0] + rounding[1] * traces[1], vectors.clone()
+    for block, free in enumerate(values <= least.unsqueeze(1)):
+        if int(free.sum()) > 1:
+            span = vectors[block][:, free]
+            inside = torch.linalg.eigh(span.mT @ single[block] @ span).eigenvectors
+            settled[block][:, free] = span @ inside
+    return settled

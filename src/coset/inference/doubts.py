@@ -32,7 +32,7 @@ def examine(
     validation: "Data | None",
     link: Link,
 ) -> Gaussian | TangentSamples:
-    """With validation data, the best multiple of the covariance; without, a look at the fit.
+    """With validation data, the best share of the covariance; without, a look at the fit.
 
     Args:
         posterior: As the evidence has it.

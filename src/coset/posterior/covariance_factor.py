@@ -22,8 +22,8 @@ from coset.posterior.output_moments import OutputDeviations, output_moments
 from coset.posterior.predict import Predictions
 from coset.weights.network import Network
 
-_FACTORS = (0.0, *(10 ** (k / 4) for k in range(-16, 13)))
-"""From the network by itself to a thousand times the covariance."""
+_FACTORS = (0.0, *(10 ** (k / 4) for k in range(-16, 1)))
+"""From the network by itself to the covariance as it is, which held-out data never widen."""
 
 
 def best_factor(
@@ -33,7 +33,7 @@ def best_factor(
     validation: Batches,
     link: Link | None = None,
 ) -> float:
-    """The factor on the covariance with the highest likelihood of held-out targets.
+    """The factor in [0, 1] on the covariance with the highest likelihood of held-out targets.
 
     Nothing at all, which is the network by itself, stands among the factors, and another is
     chosen only if it beats that by more than one standard error of the difference: on the held-out

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.errors import CosetError
+from coset.errors import CosetError, names_like
 from coset.printing import brief
 from coset.vocabulary import Weights
 
@@ -82,18 +82,26 @@ class Layout:
         }
 
     def select(self, *patterns: str) -> "Layout":
-        """The tensors whose name fits one of the shell patterns (``"head.*"``)."""
+        """The tensors whose name fits one of the shell patterns (``"head.*"``); each must fit some.
+
+        >>> Layout.of({"body.w": torch.ones(1), "head.w": torch.ones(1)}).select("head.*").names
+        ('head.w',)
+        """
+        for pattern in patterns:
+            if not isinstance(pattern, str):
+                raise CosetError(f"got the pattern {pattern!r}", "needed a text such as 'head.*'")
+            if not any(fnmatchcase(name, pattern) for name in self.names):
+                raise CosetError(
+                    f"got the pattern {pattern!r}, which fits no parameter",
+                    f"needed one that fits, for example, {names_like(pattern, self.names)}",
+                )
+        if not patterns:
+            raise CosetError("got no patterns", f"needed one such as {self.names[0]!r}")
         kept = [
             (name, shape)
             for name, shape in zip(self.names, self.shapes, strict=True)
             if any(fnmatchcase(name, pattern) for pattern in patterns)
         ]
-        if not kept:
-            raise CosetError(
-                f"got the patterns {', '.join(patterns)}, which fit no tensor",
-                f"needed at least one of {', '.join(self.names[:8])}"
-                + (" …" if len(self.names) > 8 else ""),
-            )
         return Layout(tuple(name for name, _ in kept), tuple(shape for _, shape in kept))
 
     def restrict(self, weights: Weights) -> Weights:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from coset.errors import CosetError
+from coset.errors import CosetError, names_like
 from coset.printing import brief
 from coset.vocabulary import Inputs, Weights
 from coset.weights.inputs import parts_of, shapes_of
@@ -26,7 +26,8 @@ class Network:
 
     Attributes:
         apply: ``apply(weights, inputs)`` in evaluation mode.  Partial weights override
-            :attr:`weights`, so a posterior over the last layer simply returns fewer tensors.
+            :attr:`weights`, so a posterior over the last layer simply returns fewer tensors; names
+            that the network does not have are refused.
             Masks among them (:mod:`coset.weights.masks`) stand in for the dropouts.
         apply_training: ``apply_training(weights, inputs)`` in training mode; returns the outputs
             and the buffers after the pass (batch-norm statistics), again without side effects.
@@ -156,14 +157,16 @@ def functionalise(module: nn.Module) -> Network:
     statistics = [name for name in weights if name not in {*layout.names, *frozen}]
 
     evaluator, trainer = _per_thread(evaluating), _per_thread(training)
-    tied = _has_ties(module)
+    tied, known = _has_ties(module), _every_name(module)
 
     def apply(given: Weights, inputs: Inputs) -> Tensor:
         proper, masks = split_masks(given)
+        _require_known(proper, known)
         with with_masks(masks):
             return _call(evaluator(), proper, inputs, tied=tied)
 
     def apply_training(given: Weights, inputs: Inputs) -> tuple[Tensor, Weights]:
+        _require_known(given, known)
         # functional_call writes buffer updates into the dictionary it is given
         fresh = {name: given.get(name, weights[name]).clone() for name in statistics}
         try:
@@ -271,6 +274,27 @@ def _has_ties(module: nn.Module) -> bool:
         for _, tensor in named(remove_duplicate=False)
     ]
     return len(set(tensors)) < len(tensors)
+
+
+def _every_name(module: nn.Module) -> frozenset[str]:
+    """Names under which a module can be given tensors, also those of ties and of tables."""
+    return frozenset(
+        name
+        for named in (module.named_parameters, module.named_buffers)
+        for name, _ in named(remove_duplicate=False)
+    )
+
+
+def _require_known(weights: Weights, known: frozenset[str]) -> None:
+    """Refuses names that the network does not have, which torch would pass over."""
+    if weights.keys() <= known:
+        return
+    unknown = next(name for name in weights if name not in known)
+    raise CosetError(
+        f"got weights with unknown {unknown!r}",
+        f"needed names of the network, such as {names_like(str(unknown), sorted(known))}",
+        "check that the weights belong to this architecture",
+    )
 
 
 def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -33,7 +33,7 @@ class ByEvidence:
             network's own residuals.  It is never smaller than these, around which predictions lie,
             even where a network that is not trained to its end has a tangent model that fits
             better.
-        validation: Held-out data, by which the covariance is multiplied by one factor; 0 is the
+        validation: Held-out data that may shrink the covariance by one factor in [0, 1]; 0 is the
             network by itself.
         steps: How often mode and precisions are found in turn.  ``None``: to convergence for
             regression, five times for classes.
