@@ -6,9 +6,14 @@ from coset.weights.randomness import drawn_by, own_randomness
 
 def test_torchs_own_generator_is_put_back_after_an_error():
     state = torch.get_rng_state()
-    with pytest.raises(ValueError, match="stop"), own_randomness(3):
-        torch.rand(3)
-        raise ValueError("stop")
+
+    def fail_after_a_draw():
+        with own_randomness(3):
+            torch.rand(3)
+            raise ValueError("stop")
+
+    with pytest.raises(ValueError, match="stop"):
+        fail_after_a_draw()
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -51,6 +51,7 @@ class WholeAxesAscent:
         self._totals: dict[str, Matrix] = {}
         self._turns: dict[str, Turn] = {}  # moves that totals wait for
         self._solved: dict[str, tuple[Matrix, Indices]] = {}  # the best gains, and what they led to
+        self._doubts: dict[str, float] = {}  # after that, where it was asked
         self._taken: dict[str, set[int]] = {name: set() for name in axes.terms}
         self._settled: set[str] = set()
         self._distinct: set[str] = set()
@@ -141,6 +142,8 @@ class WholeAxesAscent:
         if not len(totals):
             return False
         best = self._best(name, totals)
+        if name in self._solved and self._keeps(name, totals, best):
+            return False
         chosen = best_permutation(best, self._own.home(name))
         worth = worth_at(totals, self.axes.rows[name] + chosen)
         flips = flips_of(worth, len(self.axes.signs[name]))
@@ -149,6 +152,7 @@ class WholeAxesAscent:
         gained = np.add.reduce(worth - _diagonals(totals), None, np.float64)
         moves = gained > self.precision * np.add.reduce(np.abs(worth), None)
         self._solved[name] = best, chosen if moves else self.axes.places[name]
+        self._doubts.pop(name, None)
         if not moves:
             return False
         self.move(name, Turn(chosen, flips))
@@ -165,25 +169,44 @@ class WholeAxesAscent:
         return self._doubtful
 
     def _in_doubt(self, name: str) -> bool:
-        """Whether two units would together be worth more if one could be in both their places.
+        """Whether two units would together be worth more if one could be in both their places."""
+        if name not in self._solved or len(self._taken[name]) < len(self.axes.terms[name]):
+            return False  # nothing is compared, or a part has proved that all stay
+        doubt = self._doubt(name)
+        if doubt < -self.precision:  # of equals one would be worth as much in the other's place
+            self._distinct.add(name)
+        return doubt > self.precision
+
+    def _doubt(self, name: str) -> float:
+        """By how much a unit is nearer to another's place than the two are to their own.
 
         ``2 A[i, j] > A[i, i] + A[j, j]`` says that unit ``j`` is nearer to place ``i`` than the two
         are to their own, in the mean.  Between copies, where ``A[i, j]`` is ``<w_i, w_j>``, never.
+        The largest difference, as a share of the largest ``A[i, i]``.
         """
-        if name not in self._solved or len(self._taken[name]) < len(self.axes.terms[name]):
-            return False  # nothing is compared, or a part has proved that all stay
-        best, order = self._solved[name]
-        pairs = self.axes.rows[name] + order
-        half = best.take(pairs) / 2
-        prices = np.empty_like(half)
-        prices[order] = half
-        others = best - prices
-        others.reshape(-1)[pairs] = -np.inf
-        most = np.maximum.reduce(np.maximum.reduce(others, 1) - half)
-        margin = self.precision * np.maximum.reduce(np.abs(half))
-        if most < -margin:  # of two that are equal one would be worth as much in the other's place
-            self._distinct.add(name)
-        return bool(most > margin)
+        if name not in self._doubts:
+            best, order = self._solved[name]
+            pairs = self.axes.rows[name] + order
+            half = best.take(pairs) / 2
+            prices = np.empty_like(half)
+            prices[order] = half
+            others = best - prices
+            others.reshape(-1)[pairs] = -np.inf
+            most = np.maximum.reduce(np.maximum.reduce(others, 1) - half)
+            self._doubts[name] = float(most / (np.maximum.reduce(np.abs(half)) or 1.0))
+        return self._doubts[name]
+
+    def _keeps(self, name: str, totals: Matrix, best: Matrix) -> bool:
+        """Whether all units are where they should be, beyond doubt: no assignment is better then.
+
+        Half the gains of units where they are, as prices, make each the dearest of its place.
+        """
+        worth = _diagonals(totals)[: len(self.axes.signs[name])]
+        if len(worth) and np.minimum.reduce(worth, None) < 0:
+            return False
+        self._solved[name] = best, self.axes.places[name]
+        self._doubts.pop(name, None)
+        return self._doubt(name) < -self.precision
 
     def distinct(self, name: str) -> bool:
         """Whether all units of a factor are known to differ, in ``to`` and in the weights."""
