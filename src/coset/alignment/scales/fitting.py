@@ -170,12 +170,13 @@ def explained_by_norms(group: SymmetryGroup, weights: Weights, to: Weights) -> f
     """The share of the squared distance of two networks that norms of units explain.
 
     About one between networks that differ by a rescaling and nothing else.  (It may be more: a
-    tensor that is scaled along two axes counts along both.)  One, too, where it cannot be told
-    without scaling the weights themselves.
+    tensor that is scaled along two axes counts along both.)
     """
     axes = _axes(group, weights)
     if axes is None:
-        return 1.0
+        own, other = (np.sqrt(_sides(group, given)) for given in (weights, to))
+        apart = squared_distance(weights, to)
+        return float(np.square(own - other).sum()) / apart if apart else 0.0
     with np.errstate(over="ignore", invalid="ignore"):
         explained = _explained(axes, weights, to, next(iter(weights.values())).numpy().dtype)
     # numbers may be too large to be squared in single precision
