@@ -176,3 +176,16 @@ def test_wrapped_modules_are_the_modules_inside(wrap: Callable[[nn.Module], nn.M
     group = discover(module, EXAMPLE)
     assert symmetry_error(wrap(module), group, torch.randn(2, 1, 6, 6)) < 1e-12
     assert draw(wrap(module), EXAMPLE, group) == draw(module, EXAMPLE, group)
+
+
+def test_nothing_to_compare_is_refused() -> None:
+    """No element, or no outputs: an error of zero would say that all is well."""
+    module, group = normalised(), discover(normalised(), EXAMPLE)
+    for call, words in (
+        (lambda: symmetry_error(module, group, EXAMPLE, elements=0), "elements=0"),
+        (lambda: symmetry_error(module, group, EXAMPLE[:0]), "no outputs"),
+        (lambda: symmetry_error(module, None, EXAMPLE), "group=None"),
+        (lambda: discover(module, EXAMPLE[:0]), "at least one row"),
+    ):
+        with pytest.raises(CosetError, match=words):
+            call()

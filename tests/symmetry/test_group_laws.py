@@ -163,6 +163,20 @@ def test_weights_that_do_not_fit_are_refused() -> None:
         found.group.act(element, missing)
     with pytest.raises(CosetError, match="stack"):
         found.group.act(element, {**repeated(found.weights, 2), "2.weight": torch.zeros(5, 6)})
+    with pytest.raises(CosetError, match=r"type Sequential.*take coset\.weights_of"):
+        found.group.act(element, nn.Sequential())
+
+
+def test_elements_for_another_number_of_members_are_refused(generator: torch.Generator) -> None:
+    found = discovered("relu_mlp")
+    group = found.group
+    six, three = (group.sample(generator=generator, members=count) for count in (6, 3))
+    with pytest.raises(CosetError, match="3 and 6 members"):
+        group.act(six, repeated(found.weights, 3))
+    with pytest.raises(CosetError, match="3 and 6 members"):
+        group.compose(six, three)
+    with pytest.raises(CosetError, match="generator=3"):
+        group.sample(generator=3)  # type: ignore[arg-type]
 
 
 def test_elements_of_other_groups_are_refused() -> None:

@@ -1,6 +1,6 @@
 """Refuses weights and inputs that cannot be used, and says which tensor is to blame."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from math import isfinite
 from operator import attrgetter
 
@@ -12,6 +12,7 @@ from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Inputs, Weights
 from coset.weights.inputs import check_finite_inputs, count_rows
 from coset.weights.network import REFUSALS, Network, functionalise, refusal
+from coset.weights.refusals import check_floating, require_finite
 
 TO = "the weights to match to"
 MOVED = "the weights to move"
@@ -28,23 +29,6 @@ def seeded(generator: object) -> torch.Generator:
     require_kind(torch.Generator, "torch.Generator", generator=generator)
     assert isinstance(generator, torch.Generator)
     return generator
-
-
-def as_weights(given: object, what: str) -> Weights:
-    """A dictionary of tensors, detached from any graph of gradients; all else is refused."""
-    if isinstance(given, Mapping) and all(
-        issubclass(t, Tensor) for t in set(map(type, given.values()))
-    ):
-        if not any(map(attrgetter("requires_grad"), given.values())):
-            return dict(given)
-        return {name: tensor.detach() for name, tensor in given.items()}
-    raise CosetError(
-        f"got {what} of type {type(given).__name__}",
-        "needed weights, a dictionary of tensors",
-        "take coset.weights_of(module)"
-        if isinstance(given, nn.Module)
-        else "take those of coset.weights_of(module), or put several together with coset.stack",
-    )
 
 
 def check_weights(group: SymmetryGroup, weights: Weights, what: str) -> int:
@@ -94,31 +78,11 @@ def _check_names(group: SymmetryGroup, weights: Weights, what: str) -> None:
         )
 
 
-def check_floating(weights: Weights, names: Iterable[str], what: str) -> None:
-    """Refuses whole numbers where a network has real ones."""
-    kinds = set(map(attrgetter("dtype"), map(weights.__getitem__, names)))
-    if not all(map(attrgetter("is_floating_point"), kinds)):
-        wrong = [name for name in names if not weights[name].is_floating_point()]
-        raise CosetError(
-            f"got {what} with {wrong[0]!r} of type {weights[wrong[0]].dtype}",
-            "needed floating-point numbers",
-            "take the weights as they were before they were quantised or cast",
-        )
-
-
 def check_finite(weights: Weights, names: Iterable[str], what: str) -> None:
-    """Refuses infinite numbers and those that are none."""
+    """Refuses infinite numbers outside of masks, and those that are none."""
     names = list(names)
-    if finite_product(weights, weights, names):
-        return
-    for name in names:
-        bad = int((~torch.isfinite(weights[name])).sum())
-        if bad:
-            raise CosetError(
-                f"got {what} with {bad} numbers in {name!r} that are infinite or not numbers",
-                "needed finite weights",
-                "take a checkpoint from before training diverged",
-            )
+    if not finite_product(weights, weights, names):
+        require_finite(weights, names, what)
 
 
 def finite_product(one: Weights, other: Weights, names: Iterable[str]) -> bool:

@@ -14,12 +14,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from coset.alignment.by_weights import ByWeights
-from coset.alignment.checks import as_weights, check_weights
+from coset.alignment.checks import check_weights
 from coset.alignment.result import Outcome
 from coset.errors import CosetError
 from coset.symmetry.elements import Element, PermutationFactor, ScalingFactor, Site
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
+from coset.weights.refusals import as_weights
 from coset.weights.stacking import unstack
 
 _BESIDE = "\N{MIDDLE DOT}deviation"

@@ -6,9 +6,9 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from coset.alignment.checks import as_weights
 from coset.errors import CosetError
 from coset.vocabulary import Weights
+from coset.weights.refusals import as_weights
 from coset.weights.stacking import check_fit, members_of
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.alignment.by_weights import ByWeights
-from coset.alignment.checks import as_weights, check_weights, seeded
+from coset.alignment.checks import check_weights, seeded
 from coset.alignment.match import By, check_by, moved_by
 from coset.alignment.plans import matched_tensors
 from coset.alignment.result import Outcome, member_of, transpositions_of
@@ -23,6 +23,7 @@ from coset.printing import brief
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
+from coset.weights.refusals import as_weights
 from coset.weights.stacking import unstack
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from coset.alignment.checks import check_finite, check_floating
+from coset.alignment.checks import check_finite
 from coset.alignment.result import Match
 from coset.data.datasets import load
 from coset.errors import CosetError
@@ -17,6 +17,7 @@ from coset.symmetry.points import random_inputs
 from coset.symmetry.tracing import trace
 from coset.vocabulary import Weights
 from coset.weights.network import weights_of
+from coset.weights.refusals import check_floating
 
 _SAME = 1e-8
 """Relative difference of outputs in double precision that is taken for rounding."""

@@ -8,7 +8,7 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from coset.errors import CosetError
+from coset.errors import CosetError, require_counts, require_kind
 from coset.symmetry.elements import Element, ScaleInvariance
 from coset.symmetry.graph import Graph
 from coset.symmetry.group import SymmetryGroup
@@ -17,7 +17,7 @@ from coset.symmetry.points import general_position, random_inputs
 from coset.symmetry.runner import Run, module_runner
 from coset.symmetry.tracing import trace
 from coset.vocabulary import Inputs, Weights
-from coset.weights.inputs import parts_of
+from coset.weights.inputs import parts_of, shapes_of
 from coset.weights.network import unwrapped, weights_of
 
 
@@ -34,12 +34,22 @@ def symmetry_error(
     Outputs that are all smaller than one are compared with their own size instead of one.
     Computed in double precision on the traced graph, or on a copy of a module that cannot be
     traced; casts to single precision inside are overruled.
+
+    Raises:
+        CosetError: If there is nothing to compare: no element, or no number among the outputs.
     """
+    require_kind(SymmetryGroup, group=group)
+    require_counts(elements=elements)
     generator = generator or torch.Generator().manual_seed(0)
     module, inputs = unwrapped(module), parts_of(example)
     run = _runner(module, example)
     weights = {name: tensor.double() for name, tensor in weights_of(module).items()}
     reference = run(weights, inputs)
+    if not any(output.numel() for output in reference):
+        raise CosetError(
+            f"got an example of {shapes_of(example)}, of which there are no outputs",
+            "needed numbers to compare",
+        )
     worst = 0.0
     for _ in range(elements):
         moved = group.act(group.sample(generator=generator), weights)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from coset.errors import CosetError
+from coset.errors import CosetError, require_kind
 from coset.printing import several
 from coset.symmetry.action import permute_tensor, powered, region, scaled_
 from coset.symmetry.describing import describe
@@ -24,6 +24,7 @@ from coset.symmetry.elements import (
     Tables,
 )
 from coset.vocabulary import Weights
+from coset.weights.refusals import require_weights
 from coset.weights.stacking import check_ties
 
 Made = TypeVar("Made")
@@ -102,6 +103,7 @@ class SymmetryGroup:
             generator: Source of randomness.
             members: With a number, that many elements at once, along a leading axis.
         """
+        require_kind(torch.Generator | None, "torch.Generator", generator=generator)
         lead = () if members is None else (members,)
         permutations, scales = {}, {}
         for factor in self.permutations:
@@ -122,8 +124,7 @@ class SymmetryGroup:
         Raises:
             CosetError: If one of them is no element of this group.
         """
-        self._batched(first)
-        self._batched(then)
+        _one_count(self._members(first), self._members(then))
         permutations = {
             f.name: self._on_table(f, first.permutations[f.name], then.permutations)
             for f in self.permutations
@@ -140,7 +141,7 @@ class SymmetryGroup:
         Raises:
             CosetError: If it is no element of this group.
         """
-        self._batched(element)
+        self._members(element)
         permutations: dict[str, Tensor] = {}
         for factor in self.permutations:
             table = element.permutations[factor.name]
@@ -163,10 +164,12 @@ class SymmetryGroup:
             CosetError: If names or shapes do not fit the group.
         """
         lead = self.member_axes(weights)
-        batched = self._batched(element)
-        if batched and not lead:  # one element a member on single weights makes a stack of them
-            tables = [*element.permutations.values(), *element.scales.values()]
-            weights = {name: w.expand(len(tables[0]), *w.shape) for name, w in weights.items()}
+        members = self._members(element)
+        batched = bool(members)
+        if batched and lead:
+            _one_count(members, len(weights[next(iter(self.shapes))]))
+        elif batched:  # one element a member on single weights makes a stack of them
+            weights = {name: w.expand(members, *w.shape) for name, w in weights.items()}
             lead = 1
         scales = _Scales(element.scales)
         moved: Weights = {}
@@ -192,6 +195,7 @@ class SymmetryGroup:
         Raises:
             CosetError: If names or shapes do not fit the group, or tied tensors differ.
         """
+        require_weights(weights, "weights")
         known = {**self.shapes, **{name: self.shapes[m] for name, m in self.aliases.items()}}
         missing = [name for name in self.shapes if name not in weights]
         unknown = [n for n, t in weights.items() if n not in known and t.is_floating_point()]
@@ -265,8 +269,8 @@ class SymmetryGroup:
             for name in {**moves, **rescalings}
         }
 
-    def _batched(self, element: Element) -> bool:
-        """Whether an element has a member axis; what is none of this group is refused."""
+    def _members(self, element: Element) -> int:
+        """The length of an element's member axis, or 0; what is none of this group is refused."""
         if not isinstance(element, Element):
             raise CosetError(
                 f"got {type(element).__name__} in the place of an element",
@@ -275,6 +279,7 @@ class SymmetryGroup:
             )
         pairs = [(f, element.permutations.get(f.name)) for f in self.permutations]
         pairs += [(f, element.scales.get(f.name)) for f in self.scalings]  # type: ignore[misc]
+        counts = []
         for factor, table in pairs:
             if table is None:
                 raise CosetError(
@@ -288,9 +293,19 @@ class SymmetryGroup:
                     f"got a table of shape {tuple(table.shape)} for {factor.name!r}",
                     f"needed {expected}, with or without a member axis in front",
                 )
-            if table.dim() > len(expected):
-                return True
-        return False
+            counts.append(len(table) if table.dim() > len(expected) else 0)
+        return _one_count(*counts)
+
+
+def _one_count(*members: int) -> int:
+    """The number of members of all that have a member axis; 0 stands for none."""
+    counts = sorted({count for count in members if count})
+    if len(counts) > 1:
+        raise CosetError(
+            f"got elements or weights of {' and '.join(map(str, counts))} members",
+            "needed as many of each",
+        )
+    return counts[0] if counts else 0
 
 
 @dataclass(frozen=True)

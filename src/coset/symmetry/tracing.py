@@ -24,7 +24,7 @@ from coset.symmetry.points import general_position, random_inputs
 from coset.symmetry.runner import module_runner
 from coset.symmetry.translating import canonical_names, name_of, translated
 from coset.vocabulary import Inputs
-from coset.weights.inputs import parts_of
+from coset.weights.inputs import parts_of, shapes_of
 from coset.weights.network import refusal, unwrapped, weights_of
 
 # Operations that the tracer takes apart, so that they need no rules.
@@ -67,6 +67,10 @@ def _refuse(module: nn.Module, inputs: tuple[Any, ...]) -> None:
             f"got an example with {', '.join(wrong)}",
             "needed a tensor or a flat tuple of tensors",
             "wrap the module in one whose forward takes tensors only",
+        )
+    if inputs and not any(item.numel() for item in inputs):
+        raise CosetError(
+            f"got an example of {shapes_of(inputs)}, without a number", "needed at least one row"
         )
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if nn.parameter.is_lazy(tensor):

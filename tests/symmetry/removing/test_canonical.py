@@ -11,6 +11,7 @@ from torch.func import functional_call
 from coset.errors import CosetError
 from coset.symmetry.discover import discover
 from coset.symmetry.removing.canonical import canonical_form, canonicalise
+from coset.symmetry.removing.mass import minimise_mass
 from coset.vocabulary import Weights
 from coset.weights.network import weights_of
 from coset.weights.stacking import stack, unstack
@@ -198,3 +199,19 @@ def test_arguments_are_kept_and_wrong_names_refused() -> None:
     assert distance(found.weights, before) == 0
     with pytest.raises(CosetError, match="unknown"):
         canonicalise(found.group, {**before, "7.weight": torch.zeros(2)})
+
+
+def test_weights_that_have_no_canonical_form_are_refused() -> None:
+    found = discovered("relu_mlp")
+    for wrong, words in (
+        ({**found.weights, "2.weight": found.weights["2.weight"] * torch.nan}, "not numbers"),
+        ({**found.weights, "2.bias": found.weights["2.bias"] + torch.inf}, r"2\.bias"),
+        ({**found.weights, "0.weight": found.weights["0.weight"].long()}, "torch.int64"),
+        (found.module, r"take coset\.weights_of"),
+    ):
+        with pytest.raises(CosetError, match=words):
+            canonicalise(found.group, wrong)
+        with pytest.raises(CosetError, match=words):
+            minimise_mass(found.group, wrong)
+    with pytest.raises(CosetError, match="group=None"):
+        canonicalise(None, found.weights)  # type: ignore[arg-type]

@@ -63,7 +63,7 @@ def canonicalise(group: SymmetryGroup, weights: Weights) -> Weights:
         Weights of the same function, with the names, types and shapes given.
 
     Raises:
-        CosetError: If names or shapes do not fit the group.
+        CosetError: If names or shapes do not fit the group, or numbers are not finite.
 
     >>> from torch import nn
     >>> from coset import discover, weights_of

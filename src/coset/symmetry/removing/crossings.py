@@ -3,16 +3,18 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import isfinite, prod
 
 import torch
 from torch import Tensor
 
+from coset.errors import require_kind
 from coset.symmetry.action import region
 from coset.symmetry.analysis.digits import Block
 from coset.symmetry.elements import PermutationFactor, ScalingFactor, Site
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
+from coset.weights.refusals import check_floating, require_finite
 
 
 @dataclass(frozen=True)
@@ -90,13 +92,17 @@ def doubled(group: SymmetryGroup, weights: Weights) -> tuple[Weights, bool]:
     """Copies in double precision with a member axis, and whether there was none.
 
     Raises:
-        CosetError: If names or shapes do not fit the group.
+        CosetError: If names or shapes do not fit the group, or numbers are not finite.
     """
+    require_kind(SymmetryGroup, group=group)
     single = not group.member_axes(weights)
+    check_floating(weights, group.shapes, "weights")
     copies = {
         name: weights[name].to(torch.float64, copy=True, memory_format=torch.contiguous_format)
         for name in group.shapes
     }
+    if not all(isfinite(copy.sum().item()) for copy in copies.values()):
+        require_finite(weights, group.shapes, "weights")
     return ({n: t.unsqueeze(0) for n, t in copies.items()} if single else copies), single
 
 

@@ -107,7 +107,7 @@ def minimise_mass(
 
     Raises:
         CosetError: If there is no minimum because a normalisation divides a tensor out, or because
-            scales run away; or if names or shapes do not fit the group.
+            scales run away; or if weights do not fit the group or are not finite.
 
     >>> from torch import nn
     >>> from coset import discover
@@ -222,7 +222,8 @@ def _constant(
     constant = np.zeros(members)
     for name in plan.rest:
         moving = [s for s, t in zip(sums, plan.problem.terms, strict=True) if t.tensor == name]
-        total = squares[name].reshape(members, -1).sum(1).cpu().numpy()
+        finite = squares[name].nan_to_num(posinf=0.0)  # masks weigh nothing
+        total = finite.reshape(members, -1).sum(1).cpu().numpy()
         constant += np.maximum(total - sum(s.reshape(members, -1).sum(1) for s in moving), 0.0)
     return constant
 
