@@ -47,6 +47,7 @@ STRANGE = {
     "first weights of type Linear": lambda w: interpolate(torch.nn.Linear(1, 1), w, 0.5),
     "second weights of type NoneType": lambda w: interpolate(w, None, 0.5),
     "got t='half'": lambda w: interpolate(w, w, "half"),
+    "got t=tensor": lambda w: interpolate(w, w, torch.linspace(0, 1, 3)),
     "got t=nan": lambda w: interpolate(w, w, float("nan")),
 }
 

@@ -21,14 +21,20 @@ def interpolate(a: Weights, b: Weights, t: float) -> Weights:
     as_weights(a, "the first weights")
     as_weights(b, "the second weights")
     check_fit(b, a, what="the second weights")
-    if not isinstance(t, int | float | torch.Tensor) or not isfinite(t):
+    single = isinstance(t, int | float) or (isinstance(t, Tensor) and t.numel() == 1)
+    if not single or not isfinite(t):
         raise CosetError(f"got t={t!r}", "needed a finite number: 0 is a, 1 is b")
     return {
-        name: torch.lerp(tensor, b[name].to(tensor.dtype), t)
+        name: _between(tensor, b[name].to(tensor.dtype), t)
         if tensor.is_floating_point()
         else tensor.clone()
         for name, tensor in a.items()
     }
+
+
+def _between(a: Tensor, b: Tensor, t: float) -> Tensor:
+    """The point of the line; equal infinities, those of masks, stay."""
+    return torch.where(a.isinf() & (a == b), a, torch.lerp(a, b, t))
 
 
 def average(members: Weights | Sequence[Weights]) -> Weights:

@@ -35,6 +35,7 @@ from coset.vocabulary import Batch, Progress, Weights
 from coset.weights.denormals import denormals_as_zeros
 from coset.weights.inputs import take_rows
 from coset.weights.randomness import own_randomness
+from coset.weights.refusals import is_mask
 
 _REPORTS_PER_SECOND = 4
 _MASKS = 0x5DEECE66D  # sets the seeds of dropout apart from those of the data order
@@ -260,7 +261,7 @@ def require_finite_weights(weights: Weights, members: Sequence[int], step: int) 
     """Refuses a stack with weights that are not finite after ``step`` steps."""
     for name, tensor in weights.items():
         finite = tensor.isfinite().flatten(1).all(1) if tensor.dim() > 1 else tensor.isfinite()
-        if not bool(finite.all()):
+        if not bool(finite.all()) and not is_mask(tensor):
             raise CosetError(
                 f"got weights {name!r} that are not finite after step {step}, in member "
                 f"{members[int((~finite).nonzero()[0])]}",
