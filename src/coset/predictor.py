@@ -171,7 +171,8 @@ class Predictor:
 
     def _base(self) -> Weights:
         """The module's own tensors where draws do not cover them, named as in the file."""
-        covered, module = set(self.posterior.layout.names), self.network.module
+        fixed = getattr(self.posterior, "fixed", {})
+        covered, module = {*self.posterior.layout.names, *fixed}, self.network.module
         own = self.network.weights | ({} if module is None else tables_of(module))
         return {f"{_BASE}{name}": own[name] for name in own if name not in covered}
 

@@ -54,6 +54,22 @@ def test_draws_are_stacks_of_the_network(name, build):
     assert set(predictor.posterior.layout.names) == set(network.weights)
 
 
+@pytest.mark.parametrize("build", [plain, normalised])
+@pytest.mark.parametrize("name", LAPLACES)
+def test_draws_of_laplace_are_weights_of_the_whole_network(name, build):
+    """What a subset leaves out and batch-norm statistics too, as symmetries and files want them."""
+    predictor = fitted(LAPLACES[name], build)
+    module = build().eval()
+    group = coset.discover(module, data()[0])
+    drawn = predictor.posterior.sample(3, generator=torch.Generator().manual_seed(1))
+    assert set(drawn) == set(coset.weights_of(module))
+    assert coset.canonicalise(group, drawn).keys() == drawn.keys()
+    one = coset.assign(module, coset.unstack(drawn)[0])
+    with torch.no_grad():
+        outputs = vmap(predictor.network.apply, in_dims=(0, None))(drawn, data()[0])
+        torch.testing.assert_close(outputs[0], one(data()[0]))
+
+
 @pytest.mark.parametrize("own", [True, False], ids=["own", "given"])
 @pytest.mark.parametrize(("build", "name"), BOTH)
 def test_frozen_parameters_stay(name, build, own):

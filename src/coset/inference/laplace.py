@@ -109,8 +109,8 @@ class Laplace:
         ready = self._with_read_validation(problem)
         tell(0.0, "curvature")
         if isinstance(self.curvature, MatrixFree):
-            return ready._by_samples(self.curvature, problem, weights, start, generator, tell)
-        return ready._by_curvature(self.curvature, problem, weights, start, generator, tell)
+            return ready._by_samples(self.curvature, problem, weights, generator, tell)
+        return ready._by_curvature(self.curvature, problem, weights, generator, tell)
 
     def _with_read_validation(self, problem: Problem) -> "Laplace":
         """The same with held-out data that are read and checked, before any work."""
@@ -125,7 +125,6 @@ class Laplace:
         curvature: Curvature,
         problem: Problem,
         weights: Weights,
-        start: Weights | None,
         generator: torch.Generator,
         tell: Progress,
     ) -> Gaussian | TangentSamples:
@@ -134,7 +133,7 @@ class Laplace:
         at_unit = is_learnt(noise) or (unknown and self.tuning is not None)
         unit = problem.with_likelihood(GaussianNoise(1.0)) if at_unit else problem
         part = part_of(self.subset, curvature, unit, weights, generator=generator)
-        part = replace(part, fixed=_others(part.layout, weights, start))
+        part = replace(part, fixed=_others(part.layout, weights))
         if self.tuning is None:
             untuned = _untuned(problem, weights, part)
             tell(1.0, "done")
@@ -162,7 +161,6 @@ class Laplace:
         curvature: MatrixFree,
         problem: Problem,
         weights: Weights,
-        start: Weights | None,
         generator: torch.Generator,
         tell: Progress,
     ) -> Gaussian | TangentSamples:
@@ -190,7 +188,7 @@ class Laplace:
             tell=tell,
             checkpoint=self.checkpoint,
         )
-        sampled = replace(sampled, fixed=_others(layout, weights, start))
+        sampled = replace(sampled, fixed=_others(layout, weights))
         if self.tuning is None:
             return sampled
         return examine(sampled, problem, self.tuning.validation, _RULE.link)
@@ -209,11 +207,10 @@ def _forward(tell: Progress) -> Progress:
     return told
 
 
-def _others(layout: Layout, weights: Weights, start: Weights | None) -> Weights:
-    """What is not covered, where the weights are not the module's own: one of several modes."""
+def _others(layout: Layout, weights: Weights) -> Weights:
+    """What is not covered: draws are weights of the whole network."""
     covered = set(layout.names)
-    given = {} if start is None else weights
-    return {name: tensor.clone() for name, tensor in given.items() if name not in covered}
+    return {name: tensor.clone() for name, tensor in weights.items() if name not in covered}
 
 
 def _untuned(problem: Problem, weights: Weights, part: Part) -> Gaussian:

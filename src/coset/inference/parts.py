@@ -31,7 +31,7 @@ class Part:
         layout: The tensors they lie in.
         curvature: The recipe.
         columns: Which entries of these tensors, where not all.
-        fixed: All other weights, where they are not the network's own.
+        fixed: All other weights.
     """
 
     layout: Layout

@@ -25,7 +25,7 @@ from coset.weights.network import Network
 
 @dataclass(frozen=True)
 class Gaussian:
-    """``N(mean, covariance)`` over the tensors of ``mean``; the network keeps its others.
+    """``N(mean, covariance)`` over the tensors of ``mean``.
 
     Attributes:
         mean: One value for each covered tensor.
@@ -33,8 +33,8 @@ class Gaussian:
         layers: The tensors of each block of a block-diagonal covariance.
         report: What the fit found out.
         names: The tensors in the order of the flat vector; without, that of ``mean``.
-        fixed: Other tensors that are the same in every draw, where they are not the network's own
-            (batch-norm statistics of one of several modes).
+        fixed: Other tensors, the same in every draw (batch-norm statistics, layers outside of a
+            subset).
 
     >>> from coset.linalg import Diagonal
     >>> posterior = Gaussian({"w": torch.zeros(2)}, Diagonal(torch.tensor([1.0, 4.0])))

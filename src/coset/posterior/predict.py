@@ -179,8 +179,18 @@ def _in_chunks(
 
 
 def _side_by_side(network: Network, stack: Weights, inputs: Inputs) -> Tensor:
-    outputs: Tensor = vmap(network.apply, in_dims=(0, None))(stack, inputs)
+    axes = _member_axes(stack)
+    given = {name: tensor[0] if axes[name] is None else tensor for name, tensor in stack.items()}
+    outputs: Tensor = vmap(network.apply, in_dims=(axes, None))(given, inputs)
     return outputs
+
+
+def _member_axes(stack: Weights) -> dict[str, int | None]:
+    """The member axis of every tensor; none for what was expanded, and goes through once."""
+    alike = {name for name, tensor in stack.items() if not tensor.stride(0)}
+    if len(alike) == len(stack):
+        alike = set()  # vmap needs an axis
+    return {name: None if name in alike else 0 for name in stack}
 
 
 def _one_by_one(network: Network, stack: Weights, inputs: Inputs) -> Tensor:

@@ -30,11 +30,11 @@ class TangentSamples:
     """``θ̃ + δ_s`` for samples ``δ_s`` of a Gaussian around zero.
 
     Attributes:
-        mean: ``θ̃``, one value for each covered tensor; the network keeps its others.
+        mean: ``θ̃``, one value for each covered tensor.
         deviations: The samples ``δ_s``, as a stack.
         report: What the fit found out.
         names: The tensors in the order of the flat vector; without, that of ``mean``.
-        fixed: Other tensors that are the same in every draw, where they are not the network's own.
+        fixed: Other tensors, the same in every draw.
 
     >>> posterior = TangentSamples({"w": torch.zeros(1)}, {"w": torch.tensor([[1.0], [3.0]])})
     >>> posterior.sample(2, generator=torch.Generator().manual_seed(0))["w"].abs().sort(0).values
