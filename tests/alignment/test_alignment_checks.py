@@ -44,7 +44,10 @@ REFUSED = {
     "a module to match to": (lambda: match(GROUP, OWN, to=NET), "weights_of(module)"),
     "a list to match to": (lambda: match(GROUP, OWN, to=[OWN]), "of type list"),
     "nothing to match to": (lambda: match(GROUP, OWN, to=None), "of type NoneType"),
-    "no tensors": (lambda: match(GROUP, {"0.bias": 1.0}, to=OWN), "a dictionary of tensors"),
+    "no tensors": (
+        lambda: match(GROUP, {"0.bias": 1.0}, to=OWN),
+        "'0.bias' of type float; needed tensors",
+    ),
     "whole numbers": (lambda: match(GROUP, WHOLE, to=OWN), "'0.bias' of type torch.int64"),
     "a class": (lambda: by(ByWeights), "got by=ByWeights; needed a way of matching"),
     "a word": (lambda: by("weights"), "got by='weights'"),

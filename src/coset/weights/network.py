@@ -15,6 +15,7 @@ from coset.vocabulary import Inputs, Weights
 from coset.weights.inputs import parts_of, shapes_of
 from coset.weights.layout import Layout
 from coset.weights.masks import split_masks, with_masks
+from coset.weights.refusals import require_weights
 from coset.weights.stacking import check_fit, check_ties
 
 
@@ -70,7 +71,17 @@ def weights_of(module: nn.Module) -> Weights:
     >>> sorted(weights_of(nn.Linear(2, 1)))
     ['bias', 'weight']
     """
-    return {name: tensor.detach().clone() for name, tensor in _named_tensors(unwrapped(module))}
+    return {name: _copied(name, tensor) for name, tensor in _named_tensors(unwrapped(module))}
+
+
+def _copied(name: str, tensor: Tensor) -> Tensor:
+    if nn.parameter.is_lazy(tensor):
+        raise CosetError(
+            f"got {name!r} without a shape, from a lazy module",
+            "needed a module whose tensors exist",
+            "run it once on an input",
+        )
+    return tensor.detach().clone()
 
 
 def tables_of(module: nn.Module) -> dict[str, Tensor]:
@@ -122,6 +133,7 @@ def assign(module: nn.Module, weights: Weights, *, partial: bool = False) -> nn.
             numbers; the module is then unchanged.
     """
     inner = unwrapped(module)
+    require_weights(weights, "weights")
     own = dict(_named_tensors(inner)) | (tables_of(inner) if partial else {})
     names = {id(tensor): name for name, tensor in own.items()}
     aliases = {

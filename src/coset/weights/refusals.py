@@ -20,10 +20,13 @@ def as_weights(given: object, what: str) -> Weights:
 
 def require_weights(given: object, what: str) -> None:
     """Refuses what is no dictionary of tensors."""
-    if isinstance(given, Mapping) and all(
-        issubclass(kind, Tensor) for kind in set(map(type, given.values()))
-    ):
-        return
+    if isinstance(given, Mapping):
+        if all(issubclass(kind, Tensor) for kind in set(map(type, given.values()))):
+            return
+        name, wrong = next((n, t) for n, t in given.items() if not isinstance(t, Tensor))
+        raise CosetError(
+            f"got {what} with {name!r} of type {type(wrong).__name__}", "needed tensors"
+        )
     raise CosetError(
         f"got {what} of type {type(given).__name__}",
         "needed weights, a dictionary of tensors",

@@ -1,23 +1,26 @@
 """Stacks: many members of one architecture in one dictionary."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
 from coset.errors import CosetError
 from coset.vocabulary import Weights
+from coset.weights.refusals import require_weights
 
 
-def stack(members: Sequence[Weights]) -> Weights:
+def stack(members: Iterable[Weights]) -> Weights:
     """Puts members of one architecture side by side, along a new first axis.
 
     >>> stack([{"w": torch.zeros(2)}, {"w": torch.ones(2)}])["w"].shape
     torch.Size([2, 2])
     """
+    members = list(members)
     if not members:
         raise CosetError("got no weights to stack", "needed at least one member")
-    for index, member in enumerate(members[1:], start=1):
+    for index, member in enumerate(members):
+        require_weights(member, f"member {index}")
         check_fit(member, members[0], what=f"member {index}")
     return {name: torch.stack([member[name] for member in members]) for name in members[0]}
 
@@ -36,6 +39,7 @@ def unstack(members: Weights) -> list[Weights]:
 
 def members_of(members: Weights) -> int:
     """How many members a stack holds."""
+    require_weights(members, "a stack")
     if not members:
         raise CosetError("got an empty stack", "needed at least one tensor")
     counts = {tensor.shape[0] if tensor.dim() else 0 for tensor in members.values()}
