@@ -53,6 +53,24 @@ def test_evidence_is_that_of_the_tangent_gaussian_process(rows, form):
     torch.testing.assert_close(found, exact, rtol=1e-10, atol=1e-8)
 
 
+@pytest.mark.parametrize("form", ["full", "simple"])
+@pytest.mark.parametrize("precision", [0.1, 1.7])
+def test_the_mode_of_classes_is_exact(precision, form):
+    """The gradient of the log-joint, by automatic differentiation, vanishes there to rounding."""
+    module, inputs, _ = regression(30)
+    targets = torch.arange(30) % 2
+    tangent = linearise(module, (inputs, targets), Categorical())
+    network = functionalise(module)
+    jacobian = brute_jacobian(network, network.layout, inputs)
+    flat = network.layout.flatten(tangent.mode(precision, form)).requires_grad_()
+    own = network.layout.flatten(network.weights)
+    away = flat - own if form == "full" else flat
+    outputs = jacobian @ away + (network.apply(network.weights, inputs) if form == "full" else 0)
+    loss = nn.functional.cross_entropy(outputs, targets, reduction="sum")
+    (gradient,) = torch.autograd.grad(loss + precision / 2 * flat @ flat, flat)
+    assert gradient.abs().max() < 1e-10
+
+
 @pytest.mark.parametrize("precision", [1.0, 1e-3])
 def test_single_precision_has_the_evidence_of_double(precision):
     """Inputs on a plane leave most directions to the prior, which single precision would lose."""

@@ -211,8 +211,10 @@ class Tangent:
                     "needed finite gradients of the network",
                     "check the inputs, or use float64",
                 )
-            if promise <= tolerance * size:
+            if promise <= 0:
                 return point
+            if promise <= tolerance * size:  # the last step is known, and squares the error
+                return Point(point.flat + direction, point.outputs + change)
             length = self._length(point, direction, change, precision)
             point = Point(point.flat + length * direction, point.outputs + length * change)
         return replace(point, converged=False)
