@@ -67,6 +67,29 @@ def test_norms_get_unit_weights_of_either_sign() -> None:
     assert (filters.pow(3).sum(1) > 0).all()
 
 
+def test_values_of_attention_get_unit_rows_whatever_their_biases() -> None:
+    """Their rows read a stream whose scales its own weights decide first; biases decide nothing."""
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+            self.mix = nn.MultiheadAttention(4, 2, batch_first=True)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            x = self.embed(inputs)
+            return self.head(x + self.mix(x, x, x, need_weights=False)[0])
+
+    torch.manual_seed(0)
+    module = Attention().double()
+    group, weights = discover(module, torch.zeros(1, 5, 3).double()), weights_of(module)
+    for size in (0.0, 1e-12, 1.0):
+        weights["mix.in_proj_bias"] = torch.full((12,), size, dtype=torch.float64)
+        found = canonicalise(group, weights)
+        values = found["mix.in_proj_weight"][8:]
+        torch.testing.assert_close(values.norm(dim=1), torch.ones(4, dtype=torch.float64))
+
+
 def test_heads_are_sorted_by_their_sorted_units() -> None:
     found = discovered("attention_grouped_queries")
     canonical = canonicalise(found.group, found.double)

@@ -18,7 +18,14 @@ from coset.symmetry.action import permute_tensor, region, scale_tensor_
 from coset.symmetry.analysis.digits import Block
 from coset.symmetry.elements import Element, PermutationFactor, ScalingFactor, Site
 from coset.symmetry.group import SymmetryGroup
-from coset.symmetry.removing.crossings import crossings_of, doubled, gauges, neighbours, table_of
+from coset.symmetry.removing.crossings import (
+    crossings_of,
+    doubled,
+    gauges,
+    neighbours,
+    plainness,
+    table_of,
+)
 from coset.symmetry.removing.monomials import monomials
 from coset.symmetry.removing.newton import iterated_direction
 from coset.symmetry.removing.ordering import distinct, keys_of, openness, readiness, refined
@@ -221,25 +228,28 @@ class _Working:
     ) -> Iterator[tuple[ScalingFactor, list[list[Site]]]]:
         """Factors one by one with the sites to fix them by, which no later factor changes.
 
-        Ends early where every tensor is changed by two factors that are both left.
+        Those with weights to go by come before those with biases only: their weights may be free
+        of other scales by then.  Ends early where every tensor is changed by two factors that are
+        both left.
         """
         active = [_acting(factor, acts) for factor in factors]
         touching = neighbours(crossings_of(active), self.group.shapes)
-        waiting = [factor for factor in active if factor.sites]
+        waiting = {factor.name: gauges(factor) for factor in active if factor.sites}
         while waiting:
-            names = {factor.name for factor in waiting}
-            for factor in waiting:
-                choices = [
+            ready = {
+                name: [
                     sites
-                    for sites in gauges(factor)
-                    if all(touching[s.tensor, s.block] & names == {factor.name} for s in sites)
+                    for sites in choices
+                    if all(touching[s.tensor, s.block] & waiting.keys() == {name} for s in sites)
                 ]
-                if choices:
-                    break
-            else:
+                for name, choices in waiting.items()
+            }
+            ready = {name: choices for name, choices in ready.items() if choices}
+            if not ready:
                 return
-            waiting.remove(factor)
-            yield next(f for f in factors if f.name == factor.name), choices
+            first = min(ready, key=lambda name: plainness(ready[name][0][0].tensor))
+            del waiting[first]
+            yield next(f for f in factors if f.name == first), ready[first]
 
     def _centre(self, undecided: Undecided) -> None:
         """Fixes scales that no order can: the least sum of squares of the logarithms of weights."""
