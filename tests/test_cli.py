@@ -31,6 +31,13 @@ def test_version(capsys):
     assert capsys.readouterr().out.strip() == coset.__version__
 
 
+def test_python_runs_the_package_as_the_command():
+    found = subprocess.run(
+        [sys.executable, "-m", "coset", "--version"], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == coset.__version__
+
+
 def test_help_lists_every_command(capsys):
     assert cli.main(["--help"]) == 0
     shown = capsys.readouterr().out

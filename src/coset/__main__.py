@@ -1,4 +1,4 @@
-"""``python -m coset.cli``: the same as the ``coset`` command."""
+"""``python -m coset``: the same as the ``coset`` command."""
 
 import sys
 
