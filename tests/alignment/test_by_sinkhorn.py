@@ -24,6 +24,18 @@ def test_a_planted_permutation_is_found(generator):
     assert all(torch.equal(result.element.permutations[n], t) for n, t in wanted.items())
 
 
+@pytest.mark.parametrize(("size", "other"), [(1e-21, 1e-21), (1e-25, 1e-25), (1e-21, 1.0)])
+def test_products_and_squares_that_single_precision_loses(size, other, generator):
+    net = network(5, 8, 7, 3)
+    group = group_of(net, 5)
+    own = {n: w.float() for n, w in random_weights(weights_of(net), generator).items()}
+    element = permutations_only(group, group.sample(generator=generator))
+    moved = group.act(element, {n: other * w for n, w in own.items()})
+    result = match(group, moved, to={n: size * w for n, w in own.items()}, by=BySinkhorn())
+    wanted = group.inverse(element).permutations
+    assert all(torch.equal(result.element.permutations[n], t) for n, t in wanted.items())
+
+
 def test_heads_and_fused_tensors_keep_the_function():
     case = next(case for case in CASES if case.name == "attention_chunked")
     module = case.factory().double()

@@ -54,6 +54,16 @@ def test_the_objective_is_the_sum_over_pairs_and_never_falls(zoo):
     assert bool((result.objective.diff() >= -1e-9).all())
 
 
+@pytest.mark.parametrize("size", [1e-20, 2.5e-23, 1.5e-23])
+def test_products_that_single_precision_loses_move_nothing_back(zoo, size):
+    """In later rounds too, which begin where networks are."""
+    group, _, members = zoo
+    small = {n: size * w.float() for n, w in stack(members).items()}
+    wanted, found = match_many(group, stack(members)), match_many(group, small)
+    torch.testing.assert_close(found.objective / size**2, wanted.objective, rtol=1e-5, atol=1e-5)
+    assert {w.dtype for w in found.weights.values()} == {torch.float32}
+
+
 def test_the_mean_is_that_of_the_aligned_networks(zoo):
     group, _, members = zoo
     result = match_many(group, stack(members))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coset.alignment.any_group.ascent import Ascent
 from coset.alignment.assignment import best_permutations
-from coset.alignment.by_weights import ByWeights, begin
+from coset.alignment.by_weights import ByWeights, begin, too_faint, widened
 from coset.alignment.plans import Plan, lone_signs, make_plans, matched_tensors
 from coset.alignment.result import Outcome
 from coset.alignment.scales.choosing import Climbed, solve
@@ -66,19 +66,22 @@ class BySinkhorn:
 
     def _climb(self, group: SymmetryGroup, source: Weights, target: Weights) -> Climbed:
         """Permutations and signs, softly first."""
+        run = begin(group, target, source, group.identity())
+        if too_faint(run.objective(), target):
+            return self._climb(group, widened(source), widened(target))
         soft = _Soft.undecided(group, next(iter(source.values())))
         names = sorted(matched_tensors(group))
-        size = sum(float(target[name].square().sum()) for name in names) or 1.0
+        size = sum(float(target[name].double().square().sum()) for name in names) or 1.0
+        goal = {name: (target[name].double() / size).to(target[name].dtype) for name in names}
         optimiser = torch.optim.Adam(soft.free, lr=self.learning_rate)
         for _ in range(self.steps):
             with torch.enable_grad():
                 optimiser.zero_grad()
                 moved = self._moved(group, {name: source[name] for name in names}, soft)
-                gain = sum((target[name] * moved[name]).sum() for name in names) / size
+                gain = sum((goal[name] * moved[name]).sum() for name in names)
                 assert isinstance(gain, Tensor)
                 (-gain).backward()
             optimiser.step()
-        run = begin(group, target, source, group.identity())
         for name, plan in run.plans.items():
             run.reorder(name, *self._rounded(group, plan, soft))
         if isinstance(run, Ascent):

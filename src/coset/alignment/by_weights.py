@@ -114,7 +114,10 @@ def begin_at(
 ) -> Ascent | WholeAxesAscent:
     """An ascent from where an element has taken the weights."""
     aligned, target = working(group, group.act(element, weights), to)
-    return begin(group, target, aligned, element)
+    run = begin(group, target, aligned, element)
+    if too_faint(run.objective(), target):
+        return begin(group, widened(target), widened(aligned), element)
+    return run
 
 
 def ascend(
@@ -130,12 +133,12 @@ def ascend(
     # what little compares is settled first: streams, which all compare, then come once
     names = sorted(plans, key=lambda name: len(plans[name].terms))
     first = begin(group, target, source, identity)
-    floor = first.objective() if by.anchored else -torch.inf
+    floor = first.objective()
+    if by.anchored and not (isfinite(floor) and first.finite()):
+        _check_products(source, target, floor)
+    if too_faint(floor, target):
+        return ascend(by, group, widened(source), widened(target), generator)
     if by.anchored:
-        if not (isfinite(floor) and first.finite()):
-            _check_products(source, target, floor)
-        if abs(floor) < _FAINT and not _wide(target):
-            return ascend(by, group, _widened(source), _widened(target), generator)
         first.anchored_start()
     found = _Run.of(first, names, by)
 
@@ -181,11 +184,14 @@ class _Run:
         return other if other.value > self.value else self
 
 
-def _wide(weights: Weights) -> bool:
-    return all(tensor.dtype == torch.float64 for tensor in weights.values())
+def too_faint(value: float, weights: Weights) -> bool:
+    """Whether an inner product is so small that its parts are lost in the precision of weights."""
+    wide = all(tensor.dtype == torch.float64 for tensor in weights.values())
+    return abs(value) < _FAINT and not wide
 
 
-def _widened(weights: Weights) -> Weights:
+def widened(weights: Weights) -> Weights:
+    """Weights in double precision."""
     return {name: tensor.double() for name, tensor in weights.items()}
 
 

@@ -256,14 +256,16 @@ def test_tiny_and_huge_networks_have_scales_too(scales, size, generator):
 
 
 @pytest.mark.parametrize("size", [1e-33, 1e-25, 1e-19, 1e-16])
+@pytest.mark.parametrize("anchored", [True, False])
 @pytest.mark.parametrize("net", ["family_mlp", "attention_chunked", "rnn_tanh"])
-def test_weights_whose_products_single_precision_loses_are_matched(net, size, generator):
+def test_weights_whose_products_single_precision_loses_are_matched(net, anchored, size, generator):
     case = discovered(net)
     small = {n: w.float() * size for n, w in case.double.items()}
     moved = case.group.act(
         permutations_only(case.group, case.group.sample(generator=generator)), small
     )
-    found = match(case.group, moved, to=small, by=ByWeights(scales="keep"))
+    by = ByWeights(scales="keep", anchored=anchored, restarts=0 if anchored else 9)
+    found = match(case.group, moved, to=small, by=by)
     assert all(torch.equal(found.weights[n], w) for n, w in small.items())
     assert {w.dtype for w in found.weights.values()} == {torch.float32}
 
