@@ -86,8 +86,8 @@ class Plan:
         own: Those of ``terms`` that no child moves.
         tensors: All tensors that it or a child moves, matched or not.
         neighbours: Factors whose gains change when this one moves.
-        curved: Whether the objective is not linear in it: it acts twice on one tensor, or two
-            children share one.
+        curved: Whether the objective is not linear in it: it or a child acts twice on one tensor,
+            or two children share one.
     """
 
     factor: PermutationFactor
@@ -183,7 +183,13 @@ def _make_plans(group: SymmetryGroup) -> dict[str, Plan]:
                 for other in group.permutations
                 if {s.tensor for s in other.sites} & set(touched) & matched
             ),
-            any(factor.name in term.others or len(term.others & below) > 1 for term in terms),
+            any(factor.name in term.others for term in terms)
+            or any(
+                _others(group, child, site) & below
+                for child in children
+                for site in child.sites
+                if site.tensor in matched
+            ),
         )
     return found
 
