@@ -186,8 +186,7 @@ class _Run:
 
 def too_faint(value: float, weights: Weights) -> bool:
     """Whether an inner product is so small that its parts are lost in the precision of weights."""
-    wide = all(tensor.dtype == torch.float64 for tensor in weights.values())
-    return abs(value) < _FAINT and not wide
+    return abs(value) < _FAINT and any(w.dtype != torch.float64 for w in weights.values())
 
 
 def widened(weights: Weights) -> Weights:
