@@ -2,7 +2,7 @@
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,15 @@ from coset.vocabulary import Inputs, Weights
 from coset.weights.inputs import parts_of, shapes_of
 from coset.weights.layout import Layout
 from coset.weights.masks import split_masks, with_masks
+from coset.weights.modules import (
+    every_name,
+    forget_batch_counts,
+    frozen_parameters,
+    has_ties,
+    named_tensors,
+    reset_weights,
+    saved_buffers,
+)
 from coset.weights.refusals import require_weights
 from coset.weights.stacking import check_fit, check_ties
 
@@ -71,7 +80,7 @@ def weights_of(module: nn.Module) -> Weights:
     >>> sorted(weights_of(nn.Linear(2, 1)))
     ['bias', 'weight']
     """
-    return {name: _copied(name, tensor) for name, tensor in _named_tensors(unwrapped(module))}
+    return {name: _copied(name, tensor) for name, tensor in named_tensors(unwrapped(module))}
 
 
 def _copied(name: str, tensor: Tensor) -> Tensor:
@@ -90,7 +99,7 @@ def tables_of(module: nn.Module) -> dict[str, Tensor]:
     >>> tables_of(nn.BatchNorm1d(2))
     {'num_batches_tracked': tensor(0)}
     """
-    buffers = _saved_buffers(unwrapped(module))
+    buffers = saved_buffers(unwrapped(module))
     return {name: buffer for name, buffer in buffers if not buffer.is_floating_point()}
 
 
@@ -134,7 +143,7 @@ def assign(module: nn.Module, weights: Weights, *, partial: bool = False) -> nn.
     """
     inner = unwrapped(module)
     require_weights(weights, "weights")
-    own = dict(_named_tensors(inner)) | (tables_of(inner) if partial else {})
+    own = dict(named_tensors(inner)) | (tables_of(inner) if partial else {})
     names = {id(tensor): name for name, tensor in own.items()}
     aliases = {
         name: names[id(tensor)]
@@ -161,15 +170,15 @@ def functionalise(module: nn.Module) -> Network:
     module = unwrapped(module)
     _require_numbers(module)
     evaluating, training = _fixed_copy(module).eval(), _fixed_copy(module).train()
-    _forget_batch_counts(training)
+    forget_batch_counts(training)
     weights = weights_of(evaluating)
-    frozen = _frozen(module)
+    frozen = frozen_parameters(module)
     names = [name for name, _ in module.named_parameters() if name not in frozen]
     layout = Layout.of(weights, names)
     statistics = [name for name in weights if name not in {*layout.names, *frozen}]
 
     evaluator, trainer = _per_thread(evaluating), _per_thread(training)
-    tied, known = _has_ties(module), _every_name(module)
+    tied, known = has_ties(module), every_name(module)
 
     def apply(given: Weights, inputs: Inputs) -> Tensor:
         proper, masks = split_masks(given)
@@ -189,29 +198,15 @@ def functionalise(module: nn.Module) -> Network:
         return outputs, fresh
 
     def initialise(generator: torch.Generator) -> Weights:
-        fresh = weights_of(_reset(copy.deepcopy(evaluating), generator, set(frozen)))
+        fresh = weights_of(reset_weights(copy.deepcopy(evaluating), generator, set(frozen)))
         return fresh | {name: weights[name].clone() for name in frozen}
 
     return Network(apply, apply_training, weights, layout, initialise, evaluating, frozen)
 
 
-def _frozen(module: nn.Module) -> tuple[str, ...]:
-    """Names of the parameters that stay: those without gradients, unless no other is left.
-
-    And those without entries, of which nothing can change.
-    """
-    named = dict(module.named_parameters())
-    some = any(each.requires_grad for each in named.values())
-    return tuple(
-        name
-        for name, each in named.items()
-        if not each.numel() or (some and not each.requires_grad)
-    )
-
-
 def _require_numbers(module: nn.Module) -> None:
     """Refuses modules that were built without their numbers."""
-    for name, tensor in _named_tensors(module):
+    for name, tensor in named_tensors(module):
         if not isinstance(tensor, nn.UninitializedParameter) and tensor.is_meta:
             raise CosetError(
                 f"got a module with {name!r} on the meta device",
@@ -278,25 +273,6 @@ def _call(module: nn.Module, weights: Weights, inputs: Inputs, *, tied: bool) ->
     return outputs
 
 
-def _has_ties(module: nn.Module) -> bool:
-    """Whether a tensor has several names."""
-    tensors = [
-        id(tensor)
-        for named in (module.named_parameters, module.named_buffers)
-        for _, tensor in named(remove_duplicate=False)
-    ]
-    return len(set(tensors)) < len(tensors)
-
-
-def _every_name(module: nn.Module) -> frozenset[str]:
-    """Names under which a module can be given tensors, also those of ties and of tables."""
-    return frozenset(
-        name
-        for named in (module.named_parameters, module.named_buffers)
-        for name, _ in named(remove_duplicate=False)
-    )
-
-
 def _require_known(weights: Weights, known: frozenset[str]) -> None:
     """Refuses names that the network does not have, which torch would pass over."""
     if weights.keys() <= known:
@@ -307,56 +283,3 @@ def _require_known(weights: Weights, known: frozenset[str]) -> None:
         f"needed names of the network, such as {names_like(str(unknown), sorted(known))}",
         "check that the weights belong to this architecture",
     )
-
-
-def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters()
-    for name, buffer in _saved_buffers(module):
-        if buffer.is_floating_point():
-            yield name, buffer
-
-
-def _saved_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    saved = module.state_dict(keep_vars=True)
-    yield from ((name, buffer) for name, buffer in module.named_buffers() if name in saved)
-
-
-def _forget_batch_counts(module: nn.Module) -> None:
-    """Drops the integer batch counters, which vmap could not keep per member."""
-    for child in module.modules():
-        if isinstance(child, nn.modules.batchnorm._NormBase):
-            if child.momentum is None and child.track_running_stats:
-                raise CosetError(
-                    "got a batch norm with momentum=None (cumulative averages)",
-                    "needed a fixed momentum, so that statistics do not depend on a counter",
-                    "set momentum, for example to 0.1",
-                )
-            child.num_batches_tracked = None
-
-
-def _reset(module: nn.Module, generator: torch.Generator, frozen: set[str]) -> nn.Module:
-    """Re-initialises every layer, children before parents, from the generator alone.
-
-    A layer whose parameters are all frozen is left as it is, with its statistics.
-    """
-    seed = int(torch.randint(2**62, (), generator=generator))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for name, child in reversed(list(module.named_modules())):
-            own = [
-                f"{name}.{each}".lstrip(".") for each, _ in child.named_parameters(recurse=False)
-            ]
-            if own and frozen.issuperset(own):
-                continue
-            reset = getattr(child, "reset_parameters", None) or getattr(
-                child, "_reset_parameters", None
-            )
-            if reset is not None:
-                reset()
-            elif own:
-                raise CosetError(
-                    f"got {type(child).__name__} {name!r} with parameters and no reset_parameters",
-                    "needed a way to draw fresh weights",
-                    "give the class a reset_parameters method, or pass start=",
-                )
-    return module

@@ -19,8 +19,9 @@ from coset.alignment.scales.fitting import (
     squared_distance,
     with_scales,
 )
+from coset.alignment.scales.layout import scaled_axes, stretching
 from coset.alignment.scales.norms import Units, fit_logs
-from coset.alignment.scales.tables import Runs, scaled_axes, stretching
+from coset.alignment.scales.tables import Runs
 from coset.symmetry.elements import Element
 
 

@@ -21,7 +21,7 @@ from coset.alignment.scales.fitting import (
     squared_distance,
     with_scales,
 )
-from coset.alignment.scales.tables import stretching
+from coset.alignment.scales.layout import stretching
 from coset.alignment.whole_axes.ascent import WholeAxesAscent
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup

@@ -15,16 +15,9 @@ from torch import Tensor
 
 from coset.alignment.any_group.ascent import along
 from coset.alignment.plans import counts
+from coset.alignment.scales.layout import scaled_axes, scaled_sites, stretching
 from coset.alignment.scales.norms import Units, fit_logs
-from coset.alignment.scales.tables import (
-    Runs,
-    ScaledAxes,
-    Sums,
-    Vector,
-    scaled_axes,
-    scaled_sites,
-    stretching,
-)
+from coset.alignment.scales.tables import Runs, ScaledAxes, Sums, Vector
 from coset.symmetry.action import region, scale_tensor_
 from coset.symmetry.elements import Element, Site
 from coset.symmetry.group import SymmetryGroup

@@ -19,6 +19,7 @@ from coset.symmetry.analysis.digits import Block
 from coset.symmetry.elements import Element, PermutationFactor, ScalingFactor, Site
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.removing.crossings import (
+    acting,
     crossings_of,
     doubled,
     gauges,
@@ -157,9 +158,9 @@ class _Working:
     def fix_left_signs(self) -> None:
         """Once all units are in order: makes as many weights positive as are independent."""
         factors = [f for f in self.group.scalings if f.name in self.free_signs]
-        acting = [_acting(factor, _is_odd) for factor in factors]
-        tensors = {site.tensor for factor in acting for site in factor.sites}
-        problem = monomials(self.group, acting, tensors)
+        odd = [acting(factor, _is_odd) for factor in factors]
+        tensors = {site.tensor for factor in odd for site in factor.sites}
+        problem = monomials(self.group, odd, tensors)
         if problem.terms:
             # places count now: numbers that differ, so that plus and minus one do not cancel
             cubes = {
@@ -208,10 +209,10 @@ class _Working:
             self._scale(factor, table.nan_to_num(nan=1.0))
             left[factor.name] = table.isnan()
             if bool(left[factor.name].any()):
-                self._hide(_acting(factor, acts), left[factor.name])
+                self._hide(acting(factor, acts), left[factor.name])
         for factor in factors:
             if bool(left[factor.name].all()):
-                self._hide(_acting(factor, acts), left[factor.name])
+                self._hide(acting(factor, acts), left[factor.name])
         return {name: mask for name, mask in left.items() if bool(mask.any())}
 
     def _hide(self, factor: ScalingFactor, units: Tensor) -> None:
@@ -232,7 +233,7 @@ class _Working:
         of other scales by then.  Ends early where every tensor is changed by two factors that are
         both left.
         """
-        active = [_acting(factor, acts) for factor in factors]
+        active = [acting(factor, acts) for factor in factors]
         touching = neighbours(crossings_of(active), self.group.shapes)
         waiting = {factor.name: gauges(factor) for factor in active if factor.sites}
         while waiting:
@@ -347,10 +348,3 @@ def _places(tensor: Tensor) -> Tensor:
 
 def _is_odd(site: Site) -> bool:
     return site.power % 2 == 1
-
-
-def _acting(factor: ScalingFactor, acts: Callable[[Site], bool]) -> ScalingFactor:
-    sites = tuple(site for site in factor.sites if acts(site))
-    return ScalingFactor(
-        factor.name, factor.size, sites, factor.domain, factor.within, factor.along
-    )

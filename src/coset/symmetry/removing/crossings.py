@@ -1,7 +1,7 @@
 """Which factors act on which parts of which tensors."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
 
@@ -128,3 +128,11 @@ def plainness(tensor: str) -> int:
     """0 for weights, 1 for biases, 2 for running statistics."""
     last = tensor.rpartition(".")[2]
     return 2 if last.startswith("running_") else int("bias" in last)
+
+
+def acting(factor: ScalingFactor, acts: Callable[[Site], bool]) -> ScalingFactor:
+    """A factor at some of its sites alone."""
+    sites = tuple(site for site in factor.sites if acts(site))
+    return ScalingFactor(
+        factor.name, factor.size, sites, factor.domain, factor.within, factor.along
+    )
