@@ -240,7 +240,7 @@ def test_scales_are_matched_or_kept(generator):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_units_that_live_under_two_factors_are_moved_along_with_both(seed):
+def test_units_that_live_under_two_factors_wait_for_both(seed):
     """Channels that two grouped layers cut in different ways, into two groups each."""
     case, generator = discovered("shufflenet"), torch.Generator().manual_seed(seed)
     own = random_weights(case.double, generator)

@@ -1,6 +1,6 @@
 """What matching needs to know about each factor, worked out once for a group."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -82,7 +82,7 @@ class Plan:
         copies: How many permutations it has.
         terms: Its sites in tensors that are matched.
         signs: Scalings along it that may flip signs.
-        children: Factors directly below it, and how their copies lie.
+        children: Factors directly below it.
         own: Those of ``terms`` that no child moves.
         tensors: All tensors that it or a child moves, matched or not.
         neighbours: Factors whose gains change when this one moves.
@@ -94,54 +94,11 @@ class Plan:
     copies: int
     terms: tuple[Term, ...]
     signs: tuple[ScalingFactor, ...]
-    children: Mapping[str, "Nesting"]
+    children: tuple[str, ...]
     own: tuple[Term, ...]
     tensors: tuple[str, ...]
     neighbours: frozenset[str]
     curved: bool
-
-
-@dataclass(frozen=True)
-class Nesting:
-    """How the copies of a child lie: by copies of a parent, its units, and those of other parents.
-
-    Channels that two grouped layers cut in different ways live under the groups of both.
-
-    Attributes:
-        sizes: How many units each factor has that the child lives under, in the order of its
-            tables.
-        axes: The same order, as (what the parent lives under, the parent, other parents).
-        shape: How many copies the parent has, how many units, and how often these are repeated.
-    """
-
-    sizes: tuple[int, ...]
-    axes: tuple[int, ...]
-    shape: tuple[int, int, int]
-
-    @staticmethod
-    def of(group: SymmetryGroup, parent: PermutationFactor, child: PermutationFactor) -> "Nesting":
-        """A child of a factor."""
-        size = {factor.name: factor.size for factor in group.permutations}
-        first = [child.within.index(name) for name in (*parent.within, parent.name)]
-        rest = [k for k in range(len(child.within)) if k not in first]
-        sizes = tuple(size[name] for name in child.within)
-        copies = group.tables.copies(parent)
-        return Nesting(sizes, (*first, *rest), (copies, parent.size, prod(sizes[k] for k in rest)))
-
-    def by_parent(self, tables: Tensor) -> Tensor:
-        """From (copies of the child, …) to (copies of the parent, its units, the rest, …)."""
-        kept = tables.shape[1:]
-        laid = tables.reshape(*self.sizes, *kept)
-        ends = range(len(self.sizes), laid.dim())
-        return laid.permute(*self.axes, *ends).reshape(*self.shape, *kept)
-
-    def by_child(self, tables: Tensor) -> Tensor:
-        """The way back."""
-        kept = tables.shape[3:]
-        laid = tables.reshape(*(self.sizes[k] for k in self.axes), *kept)
-        back = sorted(range(len(self.axes)), key=self.axes.__getitem__)
-        ends = range(len(self.sizes), laid.dim())
-        return laid.permute(*back, *ends).reshape(prod(self.sizes), *kept)
 
 
 def make_plans(group: SymmetryGroup) -> dict[str, Plan]:
@@ -167,7 +124,9 @@ def _make_plans(group: SymmetryGroup) -> dict[str, Plan]:
             for site in factor.sites
             if site.tensor in matched
         )
-        children = [o for o in group.permutations if _is_child(group, o, factor, bool(signs))]
+        children = tuple(
+            other for other in group.permutations if other.within == (*factor.within, factor.name)
+        )
         below = frozenset(child.name for child in children)
         touched = [s.tensor for f in (factor, *children) for s in f.sites]
         found[factor.name] = Plan(
@@ -175,7 +134,7 @@ def _make_plans(group: SymmetryGroup) -> dict[str, Plan]:
             group.tables.copies(factor),
             terms,
             signs,
-            {child.name: Nesting.of(group, factor, child) for child in children},
+            tuple(child.name for child in children),
             tuple(term for term in terms if not term.others & below),
             tuple(dict.fromkeys(touched)),
             frozenset(
@@ -192,21 +151,6 @@ def _make_plans(group: SymmetryGroup) -> dict[str, Plan]:
             ),
         )
     return found
-
-
-def _is_child(
-    group: SymmetryGroup, factor: PermutationFactor, parent: PermutationFactor, signed: bool
-) -> bool:
-    """Whether a factor lives directly under another.
-
-    Under several only if the signs of these do not have to be told apart.
-    """
-    if factor.within == (*parent.within, parent.name):
-        return True
-    if signed or not {*parent.within, parent.name} < set(factor.within):
-        return False
-    between = [other for other in group.permutations if other.name in factor.within]
-    return not any(parent.name in other.within for other in between)
 
 
 def most_anchored(numbers: Sequence[Sequence[int]]) -> int:

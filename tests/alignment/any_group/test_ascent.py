@@ -71,8 +71,7 @@ def test_moves_of_units_under_two_factors_gain_what_they_promise(order, seed):
     """Both groupings are inside two outer groups, and units have signs."""
     torch.manual_seed(seed)
     run, own = ascent_of(TwoGroupings(order), (3,), torch.Generator().manual_seed(seed))
-    shapes = [n.shape for p in run.plans.values() if not p.curved for n in p.children.values()]
-    assert {(2, 2, 3), (2, 3, 2)} <= set(shapes)
+    assert any(len(plan.factor.within) == 3 for plan in run.plans.values())
     for name in [*run.plans] * 3:
         if not run.plans[name].curved:
             before = inner(run.to, run.aligned)

@@ -81,6 +81,8 @@ class Ascent:
         """Solves every factor once, from what is already known to fit.
 
         Always the factor that is best known: see :func:`coset.alignment.plans.most_anchored`.
+        Units that live under several factors (channels that two grouped layers cut in different
+        ways) are compared once all of these are in place.
         """
         solved: set[str] = set()
         decided: set[str] = set()
@@ -102,11 +104,7 @@ class Ascent:
             moves = self._moves(self.plans[name], allowed, layers)
             self._take(self.plans[name], moves.values(), allowed)
             decided.update(sign for sign in layers if _tells(moves, sign))
-            solved.add(name)
-            solved |= {c for c in self.plans[name].children if self._within(c) <= solved}
-
-    def _within(self, name: str) -> set[str]:
-        return set(self.plans[name].factor.within)
+            solved |= {name, *self.plans[name].children}
 
     def _compared(self, plan: Plan) -> list[Term]:
         """The terms that a step compares: the factor's own and those of its children."""

@@ -215,19 +215,17 @@ class GainTable:
     def pairs(self, parent: Plan, child: Plan, allowed: Allowed | None = None) -> list[Part]:
         """The matrices of a child for every pair ``(i, j)`` of its parent's units.
 
-        They come in the order (copy of the parent, i, j, units of other parents).
+        They come in the order (copy of the parent, i, j).
         """
-        nesting, size = parent.children[child.factor.name], child.factor.size
-        copies, units, rest = nesting.shape
+        units, size = parent.factor.size, child.factor.size
         parts = []
         for terms in self._bundles[child.factor.name]:
             if allowed is None or allowed(terms[0]):
                 left, right = (
-                    nesting.by_parent(rows).transpose(1, 2).reshape(copies, rest, units * size, -1)
-                    for rows in self._features(terms)
+                    rows.reshape(parent.copies, units * size, -1) for rows in self._features(terms)
                 )
-                flat = (left @ right.mT).reshape(copies, rest, units, size, units, size)
-                pairs = flat.permute(0, 2, 4, 1, 3, 5).reshape(-1, size, size)
+                flat = (left @ right.mT).reshape(-1, units, size, units, size)
+                pairs = flat.transpose(2, 3).reshape(-1, size, size)
                 parts.append((terms[0], pairs.cpu().numpy()))
         return parts
 

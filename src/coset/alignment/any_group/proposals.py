@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coset.alignment.any_group.gains import Allowed, GainTable, Part, combine, sign_choices
 from coset.alignment.assignment import best_permutations
-from coset.alignment.plans import MOST_SIGNS, Nesting, Plan
+from coset.alignment.plans import MOST_SIGNS, Plan
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Solved:
-    """The best permutations of a child for every pair of its parent's units.
-
-    Where the child has other parents too, there is one for each of their units.
-    """
+    """The best permutations of a child for every pair of its parent's units."""
 
     values: Tensor
     chosen: Tensor
@@ -39,7 +36,6 @@ class Inside:
     """A child and its gain matrices for every pair of its parent's units."""
 
     plan: Plan
-    nesting: Nesting
     parts: Sequence[Part]
 
     def solve(self, flipped: Collection[str], above: Sequence[int]) -> Solved:
@@ -47,29 +43,15 @@ class Inside:
         gains = combine(self.parts, len(self.plan.signs), flipped=flipped, above=above)
         assert gains is not None
         chosen, values = best_permutations(gains.best())
-        return Solved(
-            self._by_pair(torch.from_numpy(values)).sum(-1),
-            self._by_pair(torch.from_numpy(chosen)),
-            self._by_pair(gains.signs_at(chosen)),
-        )
+        signs = gains.signs_at(chosen)
+        return Solved(torch.from_numpy(values), torch.from_numpy(chosen), signs)
 
-    def current(self) -> float:
+    def current(self, shape: tuple[int, int, int]) -> float:
         """The gain as things are."""
         gains = combine(self.parts, len(self.plan.signs))
         assert gains is not None
-        stays = self._by_pair(torch.from_numpy(gains.current().sum(-1)))
-        copies, units, _ = self.nesting.shape
-        return float(stays.reshape(copies, units, units, -1).diagonal(dim1=1, dim2=2).sum())
-
-    def _by_pair(self, table: Tensor) -> Tensor:
-        """As (pairs, units of other parents, …)."""
-        rest = self.nesting.shape[2]
-        return table.reshape(len(table) // rest, rest, *table.shape[1:])
-
-    def picked(self, options: Sequence[Tensor], taken: Tensor, index: Tensor) -> Tensor:
-        """Of some tables for all pairs those taken, in the order of the child's own."""
-        picked = torch.stack(list(options))[taken, index]
-        return self.nesting.by_child(picked.reshape(*self.nesting.shape, *picked.shape[2:]))
+        stays = gains.current().sum(-1).reshape(shape)
+        return float(stays.diagonal(axis1=1, axis2=2).sum())
 
 
 @dataclass(frozen=True)
@@ -116,8 +98,8 @@ class Proposer:
             name, lambda t: not t.others & below and (allowed is None or allowed(t))
         )
         inside = [
-            Inside(self.plans[child], nesting, self.table.pairs(plan, self.plans[child], allowed))
-            for child, nesting in plan.children.items()
+            Inside(self.plans[child], self.table.pairs(plan, self.plans[child], allowed))
+            for child in plan.children
         ]
         inside = [child for child in inside if child.parts]
         if not own and not inside:
@@ -142,11 +124,12 @@ class Proposer:
         permutations = {name: outer}
         flips = _flips_of(plan, torch.tensor(choices, dtype=torch.float64)[taken])
         for k, child in enumerate(inside):
-            chosen = child.picked([f[k].chosen for f in solved], taken, index)
-            permutations[child.plan.factor.name] = chosen
-            flips |= _flips_of(child.plan, child.picked([f[k].signs for f in solved], taken, index))
+            permutations[child.plan.factor.name] = _pick(
+                [f[k].chosen for f in solved], taken, index
+            )
+            flips |= _flips_of(child.plan, _pick([f[k].signs for f in solved], taken, index))
         now = combine(own, count)
-        current = sum((child.current() for child in inside), 0.0)
+        current = sum((child.current(shape) for child in inside), 0.0)
         current += 0.0 if now is None else float(now.current().sum())
         return Move(
             self._shaped(permutations),
@@ -204,6 +187,10 @@ def cycles_of(order: Sequence[int]) -> list[list[int]]:
 def _first_best(options: Tensor) -> tuple[Tensor, Tensor]:
     best = options.amax(0)
     return best, (options == best).int().argmax(0)
+
+
+def _pick(options: Sequence[Tensor], taken: Tensor, index: Tensor) -> Tensor:
+    return torch.stack(list(options))[taken, index]
 
 
 def _flips_of(plan: Plan, signs: Tensor) -> dict[str, Tensor]:
