@@ -165,18 +165,16 @@ def _rescaled(group: SymmetryGroup, level: _Level, target: Weights, climb: Climb
 def _gauged(
     rule: Scales, group: SymmetryGroup, weights: Weights, to: Weights, climb: Climb
 ) -> Outcome:
-    """Compares both networks where a rule has put them on their orbits.
+    """Compares both networks where a rule has put them on their orbits, and leads back.
 
-    Only permutations and signs are taken from there.  To lead back by the scales of the target
-    would blow up what it has let die.
+    Scales are fitted at the end: those of the way back blow up what the target has let die.
     """
     there = [_gauge(rule, group, given) for given in (weights, to)]
     own, other = working(group, group.act(there[0], weights), group.act(there[1], to))
     outcome = climb(own, other)[1]
     found = group.compose(group.compose(there[0], outcome.element), group.inverse(there[1]))
-    turned = Element(found.permutations, {n: table.sign() for n, table in found.scales.items()})
-    aligned, target = working(group, group.act(turned, weights), to)
-    return _fitted(group, replace(outcome, element=turned), aligned, target).outcome
+    aligned, target = working(group, group.act(found, weights), to)
+    return _fitted(group, replace(outcome, element=found), aligned, target).outcome
 
 
 def _gauge(rule: Scales, group: SymmetryGroup, weights: Weights) -> Element:
