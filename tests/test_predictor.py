@@ -437,3 +437,18 @@ def test_what_is_no_path_and_no_module_is_named(ensemble, tmp_path):
         load(None, module())
     with pytest.raises(CosetError, match="got the class Linear as the module"):
         load(saved(ensemble, tmp_path), nn.Linear)
+
+
+def test_inputs_that_are_not_finite_are_named(data):
+    predictor = fit(module(), data)
+    inputs = data[0].clone()
+    inputs[3, 1] = torch.nan
+    for call in (predictor, predictor.joint):
+        with pytest.raises(CosetError, match="got inputs that are not finite, in example 3;"):
+            call(inputs)
+
+
+def test_inputs_of_another_precision_are_told_which_one_is_needed(ensemble, data):
+    for predictor in (ensemble, fit(module(), data)):
+        with pytest.raises(CosetError, match=r"the weights are torch.float32: give inputs of that"):
+            predictor(data[0].double())

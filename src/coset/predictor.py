@@ -31,7 +31,7 @@ from coset.store import load_record, save_record
 from coset.version import __version__
 from coset.vocabulary import Inputs, Progress, Weights
 from coset.weights.inference_mode import outside_inference_mode
-from coset.weights.inputs import take_rows
+from coset.weights.inputs import check_finite_inputs, take_rows
 from coset.weights.network import (
     REFUSALS,
     Network,
@@ -105,7 +105,7 @@ class Predictor:
         random, chosen = _seeded(generator), rule or self.rule
         parts = self.posterior, self.network, self.likelihood
         with outside_inference_mode():
-            data = read_inputs(inputs)
+            data = _read(inputs)
             with _blaming(self.network, data):
                 return drawn_by(random, lambda: chosen(*parts, data, generator=random))
 
@@ -118,7 +118,7 @@ class Predictor:
         """
         parts = self.posterior, self.network, self.likelihood
         with outside_inference_mode():
-            data = read_inputs(inputs)
+            data = _read(inputs)
             with _blaming(self.network, data):
                 return drawn_by(_seeded(None), lambda: Linearised().joint(*parts, data))
 
@@ -315,6 +315,13 @@ def _check_asked(module: object, method: object) -> None:
         require_method(method, "method")
 
 
+def _read(inputs: Inputs) -> Inputs:
+    """Inputs as tensors of finite numbers: what is said of others would not be finite either."""
+    data = read_inputs(inputs)
+    check_finite_inputs(data)
+    return data
+
+
 @contextmanager
 def _blaming(network: Network, inputs: Inputs) -> Iterator[None]:
     """Blames the inputs for an error if the network alone refuses the first of them too."""
@@ -327,7 +334,7 @@ def _blaming(network: Network, inputs: Inputs) -> Iterator[None]:
             with torch.no_grad():
                 network.apply(network.weights, take_rows(inputs, slice(1)))
         except REFUSALS as same:
-            raise refusal(inputs, same) from error
+            raise refusal(inputs, same, network.weights.values()) from error
         raise
 
 

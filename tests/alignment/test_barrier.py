@@ -133,7 +133,10 @@ def strange(net, weights, inputs, labels):
     """What a barrier refuses: the words of the refusal, the weights, the data."""
     return {
         "inputs of shape (50, 5)": (weights, (torch.zeros(50, 5).double(), labels)),
-        "type torch.float32": (weights, (inputs.float(), labels)),
+        "the weights are torch.float64: give inputs": (
+            weights,
+            (inputs.float(), labels),
+        ),
         "inputs that are not finite, in example 3": (
             weights,
             (inputs.where(inputs != inputs[3, 1], torch.inf), labels),

@@ -139,7 +139,7 @@ def evaluate_at(
     classes = True
     with torch.no_grad():
         for inputs, targets in as_batches(data, batch_size=1000):
-            outputs = answer(partial(network.apply, weights), inputs)
+            outputs = answer(partial(network.apply, weights), inputs, weights.values())
             _check_targets(outputs, targets, loss)
             classes = not targets.is_floating_point()
             value = torch.as_tensor((loss or default_loss)(outputs, targets))

@@ -73,7 +73,7 @@ class ByActivations:
         check_finite_inputs(self.inputs)
         check_network(group, self._network, "ByActivations")
         with torch.no_grad():  # of wrong inputs a tracer would say that the network is to blame
-            answer(partial(self._network.apply, to), take_rows(self.inputs, slice(2)))
+            answer(partial(self._network.apply, to), take_rows(self.inputs, slice(2)), to.values())
         graph = trace(self.module, take_rows(self.inputs, slice(chunks[0])))
         points = find_read_points(graph, group)
         inputs = parts_of(self.inputs)

@@ -140,7 +140,7 @@ def _readers(network: Network, weights: Weights, inputs: Inputs) -> dict[str, La
     given = {name: tensor.clone() for name, tensor in weights.items()}
     seen = _Reading({id(tensor): name for name, tensor in given.items()})
     with torch.no_grad(), seen:
-        answer(partial(network.apply, given), inputs)
+        answer(partial(network.apply, given), inputs, given.values())
     return {layer.weight: layer for layer in seen.layers if seen.uses[layer.weight] == 1}
 
 

@@ -123,8 +123,10 @@ def _sized(shape: tuple[int, ...] | None) -> str:
     return "missing" if shape is None else f"of shape {tuple(shape)}"
 
 
-def answer(call: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
-    """What a network says to inputs, which are blamed if it cannot take them."""
+def answer(
+    call: Callable[[Inputs], Tensor], inputs: Inputs, weights: Iterable[Tensor] = ()
+) -> Tensor:
+    """What a network with some weights says to inputs, blamed if it cannot take them."""
     count_rows(inputs)
     check_finite_inputs(inputs)
     try:
@@ -132,4 +134,4 @@ def answer(call: Callable[[Inputs], Tensor], inputs: Inputs) -> Tensor:
     except CosetError:
         raise
     except REFUSALS as error:
-        raise refusal(inputs, error) from error
+        raise refusal(inputs, error, weights) from error

@@ -150,7 +150,7 @@ def _repairable(module: nn.Module, data: Data) -> list[str]:
 
 
 def _run(module: nn.Module, inputs: Inputs) -> Tensor:
-    return answer(lambda given: module(*parts_of(given)), inputs)
+    return answer(lambda given: module(*parts_of(given)), inputs, module.parameters())
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from coset.weights.inputs import (
     check_finite_inputs,
     count_rows,
     map_parts,
+    other_type,
     parts_of,
     shapes_of,
     take_rows,
@@ -161,13 +162,10 @@ class Problem:
         )
 
     def _advice(self, inputs: Inputs) -> str:
-        kinds = {self.network.weights[name].dtype for name in self.network.layout.names}
-        given = {part.dtype for part in parts_of(inputs) if part.is_floating_point()}
-        if len(kinds) == 1 and given - kinds:
-            return f"the weights are {kinds.pop()}: give inputs of that type"
-        if len(parts_of(inputs)) > 1:
-            return "check the data set: all parts of an example but the last are inputs"
-        return "check the data set"
+        weights = [self.network.weights[name] for name in self.network.layout.names]
+        several = len(parts_of(inputs)) > 1
+        more = ": all parts of an example but the last are inputs" if several else ""
+        return other_type(inputs, weights) or f"check the data set{more}"
 
     def outputs_and_targets(self, weights: Weights) -> tuple[Tensor, Tensor]:
         """What the network says of all data at some weights, and what it should have said."""

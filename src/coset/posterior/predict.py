@@ -154,7 +154,7 @@ def apply_members(
     except CosetError:
         raise
     except REFUSALS as error:
-        raise refusal(inputs, error) from error
+        raise refusal(inputs, error, stack.values()) from error
     try:
         return _in_chunks(_side_by_side, network, stack, inputs, plan)
     except RuntimeError:

@@ -4,7 +4,7 @@
 so that it need not know how many there are.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from torch import Tensor
 
@@ -96,6 +96,20 @@ def check_finite_inputs(inputs: Inputs, *, first: int = 0) -> None:
             "needed finite numbers",
             "leave such examples out, or fill the gaps",
         )
+
+
+def other_type(inputs: Inputs, weights: Iterable[Tensor]) -> str | None:
+    """What to do about inputs of another precision than all weights have; ``None``: they fit.
+
+    >>> import torch
+    >>> other_type(torch.zeros(2), [torch.zeros(2, dtype=torch.float64)])
+    'the weights are torch.float64: give inputs of that type'
+    """
+    kinds = {tensor.dtype for tensor in weights if tensor.is_floating_point()}
+    given = {part.dtype for part in parts_of(inputs) if part.is_floating_point()}
+    if len(kinds) == 1 and given - kinds:
+        return f"the weights are {kinds.pop()}: give inputs of that type"
+    return None
 
 
 def shapes_of(inputs: Inputs) -> str:

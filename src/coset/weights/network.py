@@ -2,7 +2,7 @@
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from torch.func import functional_call
 from coset.errors import CosetError, names_like
 from coset.printing import brief
 from coset.vocabulary import Inputs, Weights
-from coset.weights.inputs import parts_of, shapes_of
+from coset.weights.inputs import other_type, parts_of, shapes_of
 from coset.weights.layout import Layout
 from coset.weights.masks import split_masks, with_masks
 from coset.weights.modules import (
@@ -233,14 +233,15 @@ REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
 """What modules raise when they are called with what they cannot take."""
 
 
-def refusal(inputs: Inputs, error: Exception) -> CosetError:
-    """The error of inputs that a network does not take."""
+def refusal(inputs: Inputs, error: Exception, weights: Iterable[Tensor] = ()) -> CosetError:
+    """The error of inputs that a network, with these weights, does not take."""
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return CosetError(
         f"got inputs of {shapes_of(inputs)}",
         f"the network refused them: {reason}",
-        "give one example a row, inputs[None] for a single one, and a tuple of as many tensors as "
-        "the network was trained with",
+        other_type(inputs, weights)
+        or "give one example a row, inputs[None] for a single one, and a tuple of as many tensors "
+        "as the network was trained with",
     )
 
 
