@@ -115,23 +115,3 @@ def test_the_installed_command_is_this_one():
     text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
     assert 'coset = "coset.cli:main"' in text
     assert '"cyclopts>=4"' in text  # before, an application could not be told what to do in the end
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_progress_is_a_bar_on_a_terminal_and_a_few_lines_elsewhere(terminal):
-    from io import StringIO
-
-    from rich.console import Console
-
-    from coset.cli.progress import shown_progress
-
-    stream = StringIO()
-    console = Console(file=stream, force_terminal=terminal, width=80)
-    with shown_progress(console) as progress:
-        for step in range(101):
-            progress(step / 100, f"step {step}")
-    shown = stream.getvalue()
-    assert "step 100" in shown
-    assert ("━" in shown) is terminal
-    if not terminal:
-        assert len(shown.splitlines()) == 5

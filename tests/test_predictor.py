@@ -227,7 +227,10 @@ def test_slips_of_the_pen_are_named(data, given, method, words):
         ({"likelihood": Categorical}, r"the class Categorical .* likelihood=Categorical\(\)"),
         ({"prior": 1.0}, r"got prior=1\.0; .* write prior=GaussianPrior\(…\)"),
         ({"prior": 0.0}, r"got prior=0\.0; needed GaussianPrior or None"),
-        ({"progress": 3}, "got progress=3; needed a function of 2 arguments or None"),
+        (
+            {"progress": 3},
+            "got progress=3; needed a function of 2 arguments, .* or True, False, None",
+        ),
         ({"progress": lambda done: None}, "needed a function of 2 arguments"),
     ],
 )

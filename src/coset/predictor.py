@@ -27,6 +27,7 @@ from coset.posterior.linearised import Linearised
 from coset.posterior.predict import MonteCarlo, PredictionRule, Predictions
 from coset.posterior.records import describe, restore
 from coset.printing import several, shown
+from coset.progress import check_progress, reporting
 from coset.store import load_record, save_record
 from coset.version import __version__
 from coset.vocabulary import Inputs, Progress, Weights
@@ -186,7 +187,7 @@ def fit(
     prior: GaussianPrior | None = None,
     start: Weights | None = None,
     generator: torch.Generator | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Predictor:
     """Fits a posterior over the weights of a module; the module itself is never changed.
 
@@ -204,7 +205,9 @@ def fit(
             ones for methods that train; the module's own for methods that do not.
         generator: Where every random number comes from.  ``None``: a fresh one of seed 0, so that
             equal calls give equal results.
-        progress: Called with the fraction done and a short line.
+        progress: How far the fit is.  ``None``: shown on a terminal from the fifth second on;
+            ``True``: also elsewhere, in plain lines; ``False``: not at all; a function is called
+            with the fraction done and a short text (:mod:`coset.progress`).
 
     Raises:
         CosetError: If data and network do not fit together.
@@ -234,11 +237,12 @@ def fit(
     require_kind(Likelihood, "Categorical", likelihood=likelihood)
     require_kind(GaussianPrior | None, prior=prior)
     require_kind(Mapping | None, start=start)
-    require_kind(Progress | None, progress=progress)
+    check_progress(progress)
     chosen, random = Laplace() if method is None else method, _seeded(generator)
     with outside_inference_mode(), torch.enable_grad(), own_randomness(random.initial_seed()):
         problem = Problem.of(module, train, likelihood=likelihood, prior=prior)
-        posterior = fit_telling(chosen, problem, start=start, generator=random, progress=progress)
+        with reporting(progress) as tell:
+            posterior = fit_telling(chosen, problem, start=start, generator=random, progress=tell)
     report = posterior.report
     # a method may know a better way to predict than by draws
     rule: PredictionRule = getattr(chosen, "rule", MonteCarlo())

@@ -33,12 +33,12 @@ def demo(
     from rich.console import Console
     from rich.table import Table
 
-    from coset.cli.progress import shown_progress
     from coset.demo import Settings, run_demo, write_report
+    from coset.progress import reporting
 
     torch.set_num_threads(1)  # faster for networks this small, and the same sums on every machine
     console = Console()
-    with shown_progress(console) as progress:
+    with reporting(True) as progress:
         result = run_demo(Settings(seed=seed, members=members, epochs=epochs), progress=progress)
     table = Table(title=result.title, title_justify="left", box=None, pad_edge=False)
     for index, column in enumerate(result.columns):

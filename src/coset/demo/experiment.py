@@ -23,6 +23,7 @@ from coset.metrics import (
 )
 from coset.models import mlp
 from coset.predictor import Predictor, fit
+from coset.progress import within
 from coset.vocabulary import Progress
 
 METRICS: Mapping[str, str] = {
@@ -151,12 +152,12 @@ def run_demo(settings: Settings, *, progress: Progress | None = None) -> Result:
     known, unseen = holding_out(digits(), settings.held_out)
     recipe = MaximumAPosteriori(epochs=settings.epochs)
     share = 1 / (settings.members + 1)
-    single = _train(known, recipe, settings.seed, _part(progress, 0, share, "one network"))
+    single = _train(known, recipe, settings.seed, within(progress, 0, share, "one network"))
     ensemble = _train(
         known,
         DeepEnsemble(members=settings.members, base=recipe),
         settings.seed + 1,
-        _part(progress, share, 1, f"ensemble of {settings.members}"),
+        within(progress, share, 1, f"ensemble of {settings.members}"),
     )
     return Result(
         settings,
@@ -184,13 +185,6 @@ def _train(
         generator=torch.Generator().manual_seed(seed),
         progress=progress,
     )
-
-
-def _part(progress: Progress | None, start: float, end: float, what: str) -> Progress | None:
-    """Progress of one piece of work as a part of the whole."""
-    if progress is None:
-        return None
-    return lambda fraction, line: progress(start + (end - start) * fraction, f"{what}: {line}")
 
 
 def _ask(name: str, predictor: Predictor, known: Dataset, unseen: Dataset) -> Outcome:

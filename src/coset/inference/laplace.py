@@ -31,6 +31,7 @@ from coset.posterior.gaussian import Gaussian
 from coset.posterior.linearised import Linearised
 from coset.posterior.links import TopDifference
 from coset.posterior.tangent_samples import TangentSamples
+from coset.progress import forward
 from coset.vocabulary import Progress, Weights
 from coset.weights.denormals import denormals_as_zeros
 from coset.weights.layout import Layout
@@ -142,11 +143,11 @@ class Laplace:
         if not isinstance(problem.likelihood, MultivariateNoise):
             posterior, _ = _tuned(problem, weights, part, settings, tell)
         else:
-            forward = _forward(tell)  # each round is a tuning of its own
+            told = forward(tell)  # each round is a tuning of its own
             posterior = fit_whitened(
                 problem,
                 weights,
-                lambda white: _tuned(white, weights, part, settings, forward),
+                lambda white: _tuned(white, weights, part, settings, told),
                 settings,
             )
         report = replace(posterior.report, warnings=(*posterior.report.warnings, *notes))
@@ -192,19 +193,6 @@ class Laplace:
         if self.tuning is None:
             return sampled
         return examine(sampled, problem, self.tuning.validation, _RULE.link)
-
-
-def _forward(tell: Progress) -> Progress:
-    """Tells nothing that lies behind what was told before."""
-    reached = 0.0
-
-    def told(share: float, line: str) -> None:
-        nonlocal reached
-        if share >= reached:
-            reached = share
-            tell(share, line)
-
-    return told
 
 
 def _others(layout: Layout, weights: Weights) -> Weights:

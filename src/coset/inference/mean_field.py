@@ -11,7 +11,6 @@ from coset.errors import CosetError, require_kinds
 from coset.inference.checkpoint import Checkpoint
 from coset.inference.facts import described
 from coset.inference.map_estimate import MaximumAPosteriori, require_training
-from coset.inference.method import within
 from coset.inference.training.loop import train_stack
 from coset.inference.training.members import member_seeds, starting_points
 from coset.inference.training.optimisers import Adam, Optimiser
@@ -24,6 +23,7 @@ from coset.inference.training.records import (
 from coset.inference.training.schedules import Cosine, Schedule
 from coset.inference.variational import Estimator, Run
 from coset.posterior.low_rank import LowRankGaussian
+from coset.progress import within
 from coset.vocabulary import Progress, Weights
 from coset.weights.randomness import own_randomness
 

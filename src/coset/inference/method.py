@@ -60,15 +60,3 @@ def fit_telling(
         return method.fit(problem, start=start, generator=generator)
     told = {"progress": progress}
     return method.fit(problem, start=start, generator=generator, **told)
-
-
-def within(progress: Progress | None, begin: float, end: float, phase: str) -> Progress | None:
-    """Reports of one phase of a fit, as a part of the whole.
-
-    >>> told = within(print, 0.5, 1.0, "collecting")
-    >>> told(0.5, "epoch 2")
-    0.75 collecting: epoch 2
-    """
-    if progress is None:
-        return None
-    return lambda done, line: progress(begin + done * (end - begin), f"{phase}: {line}")

@@ -15,7 +15,7 @@ from coset.inference.ensemble import DeepEnsemble
 from coset.inference.hmc import HMC
 from coset.inference.laplace import Laplace
 from coset.inference.map_estimate import MaximumAPosteriori, require_training
-from coset.inference.method import Method, fit_telling, require_method, within
+from coset.inference.method import Method, fit_telling, require_method
 from coset.inference.monte_carlo_dropout import MCDropout
 from coset.inference.nuts import NUTS
 from coset.inference.sghmc import SGHMC
@@ -26,6 +26,7 @@ from coset.inference.training.members import member_seeds, starting_points
 from coset.inference.training.records import part_of
 from coset.posterior.families import FitReport, Mixture, Posterior
 from coset.posterior.predict import MonteCarlo, PredictionRule
+from coset.progress import within
 from coset.vocabulary import Progress, Weights
 from coset.weights.stacking import unstack
 

@@ -12,7 +12,6 @@ from coset.errors import CosetError, require_counts, require_kinds
 from coset.inference.batch_norm import refresh_statistics
 from coset.inference.checkpoint import Checkpoint
 from coset.inference.map_estimate import MaximumAPosteriori, require_training
-from coset.inference.method import within
 from coset.inference.sampling.adaptation import Moments
 from coset.inference.sampling.step_sizes import largest_curvature
 from coset.inference.sampling.targets import FullBatch
@@ -25,6 +24,7 @@ from coset.inference.training.schedules import Constant
 from coset.inference.training.state import Trained, TrainingState
 from coset.posterior.families import FitReport, Posterior, Samples
 from coset.posterior.low_rank import LowRankGaussian
+from coset.progress import within
 from coset.vocabulary import Progress, Weights
 from coset.weights.layout import Layout
 from coset.weights.stacking import unstack
