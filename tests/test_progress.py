@@ -124,7 +124,7 @@ def test_fit_says_plain_lines_when_asked_and_nothing_otherwise(capsys):
     spoken = fit(nn.Linear(1, 2), DATA, method=method, progress=True)
     heard = capsys.readouterr()
     assert heard.out == ""
-    assert re.fullmatch(r"( +\d+ %  .*\n)+", heard.err)
+    assert re.fullmatch(r"( *\d+ %  .*\n)+", heard.err)
     assert heard.err.splitlines()[-1].startswith("100 %")
     torch.testing.assert_close(quiet(DATA[0]).mean, spoken(DATA[0]).mean, rtol=0, atol=0)
 
