@@ -1,8 +1,15 @@
+import errno
+import fcntl
+import itertools
 import json
 import os
+import resource
 import stat
+import subprocess
+import sys
 import tracemalloc
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -99,38 +106,225 @@ def test_files_are_in_memory_once_when_written_and_twice_when_read(tmp_path):
         assert peak < most * path.stat().st_size
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(saved, monkeypatch):
+FAULTS = ("open", "write", "fchmod", "fsync", "replace", "close")
+
+
+@contextmanager
+def failing_at(number, error=errno.ENOSPC):
+    """The ``number``-th call of the system that a write makes fails; tells how many there were.
+
+    ``os.close`` closes before it fails, as the system's does.
+    """
+    calls, made = itertools.count(1), []
+
+    def failing(name, call):
+        def function(*arguments, **options):
+            made.append(name)
+            if next(calls) != number:
+                return call(*arguments, **options)
+            if name == "close":
+                call(*arguments, **options)
+            if name == "write":  # half of it, which is not told
+                call(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
+            raise OSError(error, os.strerror(error))
+
+        return function
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in FAULTS:
+            patch.setattr(os, name, failing(name, getattr(os, name)))
+        yield made
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_a_fault_at_any_call_leaves_the_old_file_or_the_new(tmp_path, error, there):
+    path, new = tmp_path / "tiny.safetensors", {"w": torch.ones(2000)}
+    store.save_record(tmp_path / "new", new, FACTS)
+    whole = (tmp_path / "new").read_bytes()
+    (tmp_path / "new").unlink()
+    with failing_at(0) as made:
+        store.save_record(path, new, FACTS)
+    assert set(made) == {*FAULTS} - {"fchmod"}
+    refused = []
+    for number in range(1, len(made) + there + 1):
+        path.unlink()
+        if there:
+            store.save_record(path, TENSORS, FACTS)
+        before = path.read_bytes() if there else None
+        with failing_at(number, error) as calls:
+            try:
+                store.save_record(path, new, FACTS)
+            except CosetError as fault:
+                refused.append(str(fault))
+        assert len(calls) >= number
+        found = path.read_bytes() if path.exists() else None
+        assert found in (before, whole)
+        assert os.listdir(tmp_path) in ([], [path.name])
+        path.touch()
+    assert len(refused) == len(made) + there
+    assert all(os.strerror(error) in fault for fault in refused)
+
+
+def test_a_disk_that_is_full_is_named_and_leaves_the_old_file(saved):
+    """A limit on the size of files stops the kernel's own writes."""
     before = saved.read_bytes()
-
-    def fail(*_):
-        raise OSError("no space left")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="no space"):
-        store.write_text(saved, "half")
-    monkeypatch.undo()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(CosetError, match=r"got the path .*tiny.safetensors: File too large"):
+            store.save_record(saved, {"w": torch.ones(5000)}, FACTS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert saved.read_bytes() == before
     assert os.listdir(saved.parent) == [saved.name]
+
+
+KILLED = """
+import itertools, os, signal, sys
+from coset import store
+
+point, path = int(sys.argv[1]), sys.argv[2]
+calls = itertools.count(1)
+def dying(call):
+    def function(*arguments, **options):
+        if next(calls) == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*arguments, **options)
+    return function
+for name in ("open", "write", "fchmod", "fsync", "replace", "close"):
+    setattr(os, name, dying(getattr(os, name)))
+for points in range(1, 40):
+    child = os.fork()
+    if not child:
+        point, calls = points, itertools.count(1)
+        store.write_bytes(path, b"new" * 1000, b"." * 9)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        print("whole", points)
+        break
+    with open(path, "rb") as file:
+        print(file.read(3).decode(), len(os.listdir(os.path.dirname(path))))
+    with open(path, "wb") as file:
+        file.write(b"old")
+"""
+
+
+def test_a_kill_at_any_call_leaves_the_old_file_or_the_new_and_the_next_save_clears_up(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    told = subprocess.run(
+        [sys.executable, "-c", KILLED, "0", str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    assert len(told) >= 10
+    assert told[-1].startswith("whole")
+    assert {line.split()[0] for line in told[:-1]} == {"old", "new"}
+    assert max(int(line.split()[1]) for line in told[:-1]) == 2  # the file and one unfinished
+    assert os.listdir(tmp_path) == ["file"]
+    assert path.read_bytes()[:3] == b"new"
 
 
 def test_a_place_that_may_not_be_written_is_named(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied", "some other name")
 
-    monkeypatch.setattr(Path, "open", refuse)  # root may write everywhere
+    monkeypatch.setattr(os, "open", refuse)  # root may write everywhere
     with pytest.raises(CosetError, match=r"got the path .*file: Permission denied; needed a place"):
         store.write_text(tmp_path / "file", "text")
 
 
+def test_names_that_no_file_can_have_are_refused(tmp_path):
+    long, nul = tmp_path / ("x" * 300), f"{tmp_path}/a\0b"
+    for path, why in ((long, "File name too long"), (nul, "null byte")):
+        for work in (
+            lambda path: store.write_text(path, "text"),
+            store.read_bytes,
+            store.load_record,
+            store.load_tensors,
+        ):
+            with pytest.raises(CosetError, match=why) as caught:
+                work(path)
+            assert str(caught.value).isprintable()
+    assert os.listdir(tmp_path) == []
+
+
 def test_what_killed_writers_left_is_cleared(tmp_path):
-    old, young = (tmp_path / f".state.safetensors.{digit * 16}" for digit in "0f")
+    dead, alive = (tmp_path / f".state.safetensors.{digit * 16}" for digit in "0f")
     others = [tmp_path / name for name in (".hidden.safetensors", "state.safetensors", ".x.123")]
-    for path in (old, young, *others):
+    for path in (dead, alive, *others):
         path.write_bytes(b"half")
         os.utime(path, (0, 0))
-    os.utime(young)  # somebody may be at it
-    store.clear_unfinished(tmp_path)
-    assert sorted(tmp_path.iterdir()) == sorted([young, *others])
+    with alive.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # as its writer does
+        store.clear_unfinished(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([alive, *others])
+    store.write_text(tmp_path / "state.safetensors", "whole")
+    assert sorted(tmp_path.iterdir()) == sorted(others)
+
+
+def test_on_a_disk_without_locks_age_tells(tmp_path, monkeypatch):
+    def none(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    old, young = (tmp_path / f".file.{digit * 16}" for digit in "0f")
+    for path in (old, young):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    store.write_text(tmp_path / "file", "text")
+    assert sorted(os.listdir(tmp_path)) == [young.name, "file"]
+
+
+def test_writers_of_one_file_at_the_same_time_leave_one_of_theirs(tmp_path):
+    path, texts = tmp_path / "file", [f"{number}" * 5000 for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda text: [store.write_text(path, text) for _ in range(20)], texts))
+    assert path.read_text() in texts
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path, mode):
+    path = tmp_path / "file"
+    path.write_text("private")
+    path.chmod(mode)
+    store.write_text(path, "still private")
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_a_group_that_cannot_be_kept_loses_its_rights(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    path, fstat = tmp_path / "file", os.fstat
+    path.write_text("for the group")
+    path.chmod(0o640)
+    monkeypatch.setattr(os, "fchown", refuse)
+    other = os.stat_result([*fstat(0)[:4], 12345, 12345, *fstat(0)[6:]])
+    monkeypatch.setattr(os, "fstat", lambda _: other)
+    store.write_text(path, "for the owner")
+    monkeypatch.undo()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_folder_is_synced_after_the_rename(tmp_path, monkeypatch):
+    done, fsync, replace = [], os.fsync, os.replace
+
+    def synced(file):
+        done.append("folder" if stat.S_ISDIR(os.fstat(file).st_mode) else "file")
+        fsync(file)
+
+    def renamed(*paths):
+        done.append("rename")
+        replace(*paths)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    store.write_text(tmp_path / "file", "text")
+    assert done == ["file", "rename", "folder"]
 
 
 def test_facts_that_json_cannot_hold_are_refused_before_writing(tmp_path):
