@@ -175,7 +175,7 @@ def duration(seconds: float) -> str:
     """A length of time as one says it.
 
     >>> duration(8.2), duration(100), duration(5000), duration(200_000)
-    ('8 s', '1 min 40 s', '1 h 23 min', '2 d 8 h')
+    ('8 s', '1 min 40 s', '1 h 23 min', '2 d 7 h')
     """
     whole = round(seconds)
     for large, size, small, part in _UNITS:
@@ -251,9 +251,10 @@ class Line:
             self._last = None
 
     def _width(self) -> int:
-        with suppress(OSError, ValueError):  # no real terminal
-            return max(20, os.get_terminal_size(self.stream.fileno()).columns - 1)
-        return 79
+        columns = 0  # what terminals of no known size say, too
+        with suppress(OSError, ValueError):
+            columns = os.get_terminal_size(self.stream.fileno()).columns
+        return columns - 1 if columns else 79
 
     def _put(self, text: str) -> None:
         with suppress(OSError, ValueError):  # nobody listens any more: the work goes on
