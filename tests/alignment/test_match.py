@@ -301,6 +301,7 @@ def test_distance_follows_from_the_objective(generator):
     fixed = inner({"b": a["2.bias"]}, {"b": b["2.bias"]})  # no factor moves it
     assert result.squared_distance == pytest.approx(squares - 2 * (result.objective + fixed))
     assert result.pair_distance == (result.squared_distance, result.transpositions)
+    assert result.distance == result.squared_distance
 
 
 def test_the_distance_is_that_of_all_parameters_and_no_statistics(generator):

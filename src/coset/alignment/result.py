@@ -81,6 +81,11 @@ class Match:
         )
 
     @property
+    def distance(self) -> float:
+        """The squared distance to the target after alignment, as ``squared_distance``."""
+        return self.squared_distance
+
+    @property
     def transpositions_of(self) -> dict[str, int]:
         """For each permutation factor the number of transpositions, summed over its copies."""
         return transpositions_of(self.element.permutations)

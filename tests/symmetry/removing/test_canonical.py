@@ -10,6 +10,7 @@ from torch.func import functional_call
 
 from coset.errors import CosetError
 from coset.symmetry.discover import discover
+from coset.symmetry.elements import Element
 from coset.symmetry.removing.canonical import canonical_form, canonicalise
 from coset.symmetry.removing.mass import minimise_mass
 from coset.vocabulary import Weights
@@ -29,6 +30,36 @@ def test_all_points_of_an_orbit_lead_to_one(name: str) -> None:
     orbit = group.act(elements, repeated(found.weights, MEMBERS))
     assert distance(canonicalise(group, orbit), canonical) < 1e-6
     assert distance(canonicalise(group, canonical), canonical) < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["permutations", "scalings"])
+@pytest.mark.parametrize("name", ["relu_mlp", "tanh_mlp", "attention_einsum", "batch_norm_convnet"])
+def test_one_kind_alone(name: str, kind: str) -> None:
+    """All points that elements of that kind lead to have one form, and the others another."""
+    found = discovered(name)
+    group, identity = found.group, found.group.identity()
+    full = group.sample(generator=seeded(5))
+    alone, other = (
+        Element(full.permutations, identity.scales),
+        Element(identity.permutations, full.scales),
+    )
+    if kind == "scalings":
+        alone, other = other, alone
+    canonical = canonicalise(group, found.double, kinds=(kind,))
+    moved = group.act(alone, found.double)
+    assert distance(canonicalise(group, moved, kinds=(kind,)), canonical) < 1e-10
+    assert distance(canonicalise(group, canonical, kinds=(kind,)), canonical) < 1e-10
+    apart = canonicalise(group, group.act(other, found.double), kinds=(kind,))
+    assert distance(apart, canonical) > 1e-2
+    whole = canonicalise(group, found.double)
+    assert distance(canonicalise(group, canonical), whole) < 1e-10
+
+
+@pytest.mark.parametrize("kinds", [(), ("signs",), "permutations"])
+def test_unknown_kinds_are_refused(kinds: tuple[str, ...]) -> None:
+    found = discovered("relu_mlp")
+    with pytest.raises(CosetError, match="needed some of 'permutations', 'scalings'"):
+        canonicalise(found.group, found.weights, kinds=kinds)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", NAMES)

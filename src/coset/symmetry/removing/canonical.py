@@ -5,14 +5,16 @@ fixed yet: from the input on in a plain network, outer stream before branch in a
 units of a head before the heads.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from coset.errors import CosetError
 from coset.printing import brief
 from coset.symmetry.action import permute_tensor, region, scale_tensor_
 from coset.symmetry.analysis.digits import Block
@@ -51,7 +53,15 @@ class CanonicalForm:
     __repr__ = brief
 
 
-def canonicalise(group: SymmetryGroup, weights: Weights) -> Weights:
+Kind = Literal["permutations", "scalings"]
+"""What can be removed: the order of units, or their scales and signs."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+def canonicalise(
+    group: SymmetryGroup, weights: Weights, *, kinds: Collection[Kind] = KINDS
+) -> Weights:
     r"""The same network at the one point of its orbit that all equivalent weights share.
 
     Every scale is chosen such that the incoming weights of its unit have norm one, every sign such
@@ -66,12 +76,15 @@ def canonicalise(group: SymmetryGroup, weights: Weights) -> Weights:
     Args:
         group: The symmetries to remove.
         weights: Weights or a stack, each member by itself.
+        kinds: ``("permutations",)``: only the order of units is chosen, their scales and signs
+            stay; ``("scalings",)``: only scales and signs are, the order stays.
 
     Returns:
         Weights of the same function, with the names, types and shapes given.
 
     Raises:
-        CosetError: If names or shapes do not fit the group, or numbers are not finite.
+        CosetError: If names or shapes do not fit the group, numbers are not finite, or a kind is
+            unknown.
 
     >>> from torch import nn
     >>> from coset import discover, weights_of
@@ -83,19 +96,27 @@ def canonicalise(group: SymmetryGroup, weights: Weights) -> Weights:
     ...     print(tensor.tolist())
     [[0.6..., 0.8...], [0.0, 1.0]]
     [[50.0, 2.0]]
+    >>> canonicalise(group, given, kinds=("permutations",))["0.weight"].tolist()
+    [[3.0, 4.0], [0.0, 2.0]]
     """
-    return canonical_form(group, weights).weights
+    return canonical_form(group, weights, kinds=kinds).weights
 
 
-def canonical_form(group: SymmetryGroup, weights: Weights) -> CanonicalForm:
+def canonical_form(
+    group: SymmetryGroup, weights: Weights, *, kinds: Collection[Kind] = KINDS
+) -> CanonicalForm:
     """Canonical weights together with the element that leads to them; see `canonicalise`."""
+    _check_kinds(kinds)
     stack, single = doubled(group, weights)
     rounding = max((torch.finfo(weights[name].dtype).eps for name in group.shapes), default=0.0)
     working = _Working(group, stack, rounding)
-    working.fix_magnitudes()
-    working.fix_signs()
-    working.fix_order()
-    working.fix_left_signs()
+    if "scalings" in kinds:
+        working.fix_magnitudes()
+        working.fix_signs()
+    if "permutations" in kinds:
+        working.fix_order()
+    if "scalings" in kinds:
+        working.fix_left_signs()
     result = {}
     for name, tensor in weights.items():
         main = group.aliases.get(name, name)
@@ -105,6 +126,15 @@ def canonical_form(group: SymmetryGroup, weights: Weights) -> CanonicalForm:
         else:
             result[name] = tensor.clone()
     return CanonicalForm(result, working.element)
+
+
+def _check_kinds(kinds: Collection[Kind]) -> None:
+    if isinstance(kinds, str) or not kinds or not set(kinds) <= set(KINDS):
+        raise CosetError(
+            f"got kinds={kinds!r:.80}",
+            f"needed some of {', '.join(map(repr, KINDS))}",
+            'give kinds=("permutations",) to sort units and keep their scales',
+        )
 
 
 class _Working:
