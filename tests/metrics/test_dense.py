@@ -9,6 +9,7 @@ from torchmetrics.functional.image import (
     structural_similarity_index_measure,
 )
 
+from coset.errors import CosetError
 from coset.metrics import (
     confusion,
     depth_errors,
@@ -130,5 +131,25 @@ def test_depth_by_hand(generator):
     assert errors.root_mean_squared == pytest.approx(np.sqrt(np.mean((en - dn) ** 2)))
     assert errors.root_mean_squared_log == pytest.approx(np.sqrt(np.mean(np.log(en / dn) ** 2)))
     assert errors.log10 == pytest.approx(np.mean(np.abs(np.log10(en / dn))))
+    logs = np.log(en / dn)
+    assert errors.scale_invariant_log == pytest.approx(np.mean(logs**2) - np.mean(logs) ** 2)
+    assert errors.inverse_absolute == pytest.approx(np.mean(np.abs(1 / en - 1 / dn)))
+    rooted = np.sqrt(np.mean((1 / en - 1 / dn) ** 2))
+    assert errors.inverse_root_mean_squared == pytest.approx(rooted)
     ratio = np.maximum(en / dn, dn / en)
     assert errors.within == pytest.approx([np.mean(ratio < 1.25**k) for k in (1, 2, 3)])
+
+
+def test_depths_that_are_nan_have_no_say_only_where_told(generator):
+    d = torch.rand(5, 6, generator=generator, dtype=torch.float64) + 0.5
+    e = d + 0.1
+    holes = d.clone()
+    holes[1, 2:5] = torch.nan
+    with pytest.raises(CosetError, match="NaN"):
+        depth_errors(e, holes)
+    known = ~holes.isnan()
+    assert depth_errors(e, holes, missing="nan") == depth_errors(e[known], d[known])
+    with pytest.raises(CosetError, match="every target is NaN"):
+        depth_errors(e, torch.full_like(d, torch.nan), missing="nan")
+    with pytest.raises(CosetError, match="missing='drop'"):
+        depth_errors(e, d, missing="drop")

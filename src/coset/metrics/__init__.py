@@ -58,6 +58,11 @@ from coset.metrics.regression import (
 from coset.metrics.running import Running
 from coset.metrics.scores import accuracy, brier, negative_log_likelihood
 from coset.metrics.selective import RiskCoverage, area_under_risk_coverage, risk_coverage
+from coset.metrics.sparsification import (
+    Sparsification,
+    area_under_sparsification,
+    sparsification,
+)
 from coset.metrics.temperature import fit_temperature, scale_temperature
 
 __all__ = [
@@ -74,12 +79,14 @@ __all__ = [
     "ReliabilityBins",
     "RiskCoverage",
     "Running",
+    "Sparsification",
     "UnitLaws",
     "accuracy",
     "adaptive_calibration_error",
     "adaptive_reliability",
     "agreement",
     "area_under_risk_coverage",
+    "area_under_sparsification",
     "aupr",
     "auroc",
     "bootstrap_standard_error",
@@ -123,6 +130,7 @@ __all__ = [
     "root_mean_squared_error",
     "sample_pairwise_mutual_information",
     "scale_temperature",
+    "sparsification",
     "stack_discrepancies",
     "structural_similarity",
     "total_variation",

@@ -1,6 +1,7 @@
 """What every metric asks of its inputs: one cheap pass, one error that says which input is bad."""
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -82,6 +83,30 @@ def _not_finite(name: str, values: Tensor) -> CosetError:
         "needed finite numbers",
         "look for a diverged member or an overflow in the network's outputs",
     )
+
+
+Missing = Literal["refuse", "nan"]
+"""What targets that are NaN mean: a mistake, or that nothing is known of that entry."""
+
+
+def present(targets: Tensor, *predictions: Tensor, missing: Missing) -> tuple[Tensor, ...]:
+    """Predictions and, last, targets: as they are, or flat and without entries of NaN targets.
+
+    >>> present(torch.tensor([1.0, math.nan]), torch.tensor([3.0, 4.0]), missing="nan")
+    (tensor([3.]), tensor([1.]))
+    """
+    if missing not in ("refuse", "nan"):
+        raise CosetError(
+            f"got missing={missing!r}", "needed 'refuse' or 'nan'", "choose one of the two"
+        )
+    known = ~targets.isnan() if missing == "nan" else None
+    if known is None or bool(known.all()):
+        return (*predictions, targets)
+    if not bool(known.any()):
+        raise CosetError(
+            "every target is NaN", "needed one target that is known", "check where they come from"
+        )
+    return (*(values[known] for values in predictions), targets[known])
 
 
 def check_same_shape(name: str, values: Tensor, other_name: str, other: Tensor) -> None:

@@ -10,10 +10,12 @@ from torch import Tensor
 from coset.errors import CosetError
 from coset.metrics.calibration import expected_calibration_error
 from coset.metrics.checks import (
+    Missing,
     check_finite,
     check_floating,
     check_same_shape,
     check_tensor,
+    present,
 )
 
 WINDOW, DEVIATION = 11, 1.5
@@ -189,7 +191,10 @@ def _check_images(image: Tensor, reference: Tensor) -> float:
 
 @dataclass(frozen=True)
 class DepthErrors:
-    """The usual errors of depth estimation, over the pixels whose true depth d is positive.
+    """The eleven usual errors of depth estimation, over the pixels whose true depth d is known.
+
+    The field's libraries name a few of them otherwise: its RSRE is the root of
+    ``squared_relative``, its SILog is ``scale_invariant_log``.
 
     Attributes:
         absolute_relative: mean |e − d| / d.
@@ -198,6 +203,9 @@ class DepthErrors:
         root_mean_squared_log: √ mean (log e − log d)².
         log10: mean |log₁₀ e − log₁₀ d|.
         within: share of pixels with max(e/d, d/e) below 1.25, 1.25², 1.25³.
+        scale_invariant_log: the variance of log e − log d, which one factor on all depths leaves.
+        inverse_absolute: mean |1/e − 1/d|.
+        inverse_root_mean_squared: √ mean (1/e − 1/d)².
     """
 
     absolute_relative: float
@@ -206,19 +214,33 @@ class DepthErrors:
     root_mean_squared_log: float
     log10: float
     within: tuple[float, float, float]
+    scale_invariant_log: float
+    inverse_absolute: float
+    inverse_root_mean_squared: float
 
 
-def depth_errors(depth: Float[Tensor, "*pixels"], targets: Float[Tensor, "*pixels"]) -> DepthErrors:
+def depth_errors(
+    depth: Float[Tensor, "*pixels"],
+    targets: Float[Tensor, "*pixels"],
+    *,
+    missing: Missing = "refuse",
+) -> DepthErrors:
     """Errors of estimated depths e against true ones d; d ≤ 0 marks pixels without a reading.
 
     >>> errors = depth_errors(torch.tensor([1.0, 3.0, 7.0]), torch.tensor([2.0, 2.0, 0.0]))
     >>> errors.absolute_relative, errors.root_mean_squared, errors.within
     (0.5, 1.0, (0.0, 0.5, 0.5))
+
+    Args:
+        depth: Estimated, positive.
+        targets: True.
+        missing: ``"nan"``: NaN marks pixels without a reading, too.
     """
+    check_same_shape("depth", depth, "targets", targets)
+    depth, targets = present(targets, depth, missing=missing)
     for name, values in (("depth", depth), ("targets", targets)):
         check_floating(name, values)
         check_finite(name, values)
-    check_same_shape("depth", depth, "targets", targets)
     known = targets > 0
     if not bool(known.any()):
         raise CosetError("no target depth is positive", "needed one or more", "check the readings")
@@ -227,7 +249,7 @@ def depth_errors(depth: Float[Tensor, "*pixels"], targets: Float[Tensor, "*pixel
         raise CosetError(
             f"an estimated depth is {float(e.amin()):.4g}", "needed positive depths", "clamp them"
         )
-    logs = e.log() - d.log()
+    logs, inverses = e.log() - d.log(), 1 / e - 1 / d
     ratio = logs.abs().exp()
     first, second, third = (float((ratio < 1.25**k).double().mean()) for k in (1, 2, 3))
     return DepthErrors(
@@ -237,4 +259,7 @@ def depth_errors(depth: Float[Tensor, "*pixels"], targets: Float[Tensor, "*pixel
         float(logs.square().mean().sqrt()),
         float(logs.abs().mean() / math.log(10)),
         (first, second, third),
+        float(logs.var(correction=0)),
+        float(inverses.abs().mean()),
+        float(inverses.square().mean().sqrt()),
     )
