@@ -237,7 +237,7 @@ NAMES: dict[str, str] = {
 }
 """Every public name and the module that defines it."""
 
-ROOMS = ("data", "engines", "metrics", "models", "tomography")
+ROOMS = ("data", "engines", "metrics", "models", "studies", "tomography")
 """Modules that are reached as ``coset.metrics`` without an import of their own."""
 
 __all__ = [*NAMES, *ROOMS]  # noqa: PLE0604 (names are known at run time)

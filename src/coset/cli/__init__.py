@@ -20,6 +20,8 @@ COMMANDS: dict[str, str] = {
     "align": "coset.cli.align:align",
     "demo": "coset.cli.demo:demo",
     "inspect": "coset.cli.inspect:inspect",
+    "report": "coset.cli.report:report",
+    "study": "coset.cli.study:study",
 }
 """Every command and the function that runs it."""
 

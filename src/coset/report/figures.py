@@ -2,9 +2,8 @@
 
 import io
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -12,71 +11,10 @@ from torch import Tensor
 
 from coset.errors import CosetError
 from coset.metrics import ReliabilityBins
+from coset.report.drawing import FAINT, INK, INLIER, OUTLIER, drawing, style, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-INLIER, OUTLIER = "#2b6cb0", "#dd6b20"
-INK, FAINT = "#2d3748", "#cbd5e0"
-
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text: it can be read, searched and scaled
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "axes.titlesize": 11,
-    "axes.titlecolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "legend.frameon": False,
-}
-
-
-@contextmanager
-def _style() -> Iterator[None]:
-    """Our style on matplotlib's own, whatever the user has set, which is as it was afterwards."""
-    import matplotlib
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)
-        yield
-
-
-@contextmanager
-def _drawing(
-    panels: int, *, heights: tuple[float, ...] = (1,)
-) -> Iterator[tuple["Figure", list[list["Axes"]]]]:
-    """Panels side by side in our style.
-
-    Args:
-        panels: How many.
-        heights: Relative heights of the rows of each panel.
-    """
-    from matplotlib.figure import Figure
-
-    with _style():
-        figure = Figure(
-            figsize=(4.2 * panels, 3.6 + 0.5 * (len(heights) - 1)), layout="constrained"
-        )
-        axes = figure.subplots(
-            len(heights), panels, squeeze=False, sharey="row", height_ratios=heights
-        )
-        yield figure, [list(row) for row in axes]
-
-
-def _svg(figure: "Figure", name: str) -> str:
-    import matplotlib
-
-    buffer = io.StringIO()
-    # the salt makes identifiers repeatable, and different in each figure of a page
-    with matplotlib.rc_context({"svg.hashsalt": name}):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]
 
 
 def reliability_diagram(series: Mapping[str, ReliabilityBins], *, name: str = "reliability") -> str:
@@ -86,7 +24,7 @@ def reliability_diagram(series: Mapping[str, ReliabilityBins], *, name: str = "r
         series: Bins of each predictor by its title.
         name: Different for each figure of a page.
     """
-    with _drawing(len(series), heights=(5, 1)) as (figure, (upper, lower)):
+    with drawing(len(series), heights=(5, 1)) as (figure, (upper, lower)):
         for main, below, (title, bins) in zip(upper, lower, series.items(), strict=True):
             _reliability_panel(main, bins)
             _share_panel(below, bins)
@@ -94,7 +32,7 @@ def reliability_diagram(series: Mapping[str, ReliabilityBins], *, name: str = "r
         upper[0].set_ylabel("accuracy")
         lower[0].set_ylabel("share")
         figure.legend(*upper[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-        return _svg(figure, name)
+        return svg(figure, name)
 
 
 def _reliability_panel(panel: "Axes", bins: ReliabilityBins) -> None:
@@ -158,7 +96,7 @@ def score_histogram(
             )
     top = max(float(scores.max()) for pair in series.values() for scores in pair)
     edges = torch.logspace(-3, 0, bins + 1).mul(max(top, 1e-6)).tolist()
-    with _drawing(len(series)) as (figure, (axes,)):
+    with drawing(len(series)) as (figure, (axes,)):
         for panel, (title, pair) in zip(axes, series.items(), strict=True):
             for scores, colour, side in zip(
                 pair, (INLIER, OUTLIER), ("known classes", "never seen"), strict=True
@@ -176,7 +114,7 @@ def score_histogram(
             panel.set_title(title, parse_math=False)
         axes[0].set_ylabel("share of pictures (%)")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-        return _svg(figure, name)
+        return svg(figure, name)
 
 
 def picture_address(image: Float[Tensor, "height width"]) -> str:
@@ -184,6 +122,6 @@ def picture_address(image: Float[Tensor, "height width"]) -> str:
     from matplotlib.image import imsave
 
     buffer, paper = io.BytesIO(), 1 - image.detach().numpy()
-    with _style():
+    with style():
         imsave(buffer, paper, cmap="gray", vmin=0, vmax=1, format="png", metadata={})
     return "data:image/png;base64," + b64encode(buffer.getvalue()).decode()

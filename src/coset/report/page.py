@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from coset.store import write_text
+from coset.files import write_text
 
 
 @dataclass(frozen=True)
@@ -30,20 +31,40 @@ class Table:
         rows: A text for each column; the first names the row.
         words: Numbers of the columns that hold words, not numbers.
         caption: A line below.
+        faint: Rows shown greyed below the others, such as published ones.
+        tones: For words that are coloured, one of ``"good"``, ``"bad"``, ``"open"``.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     words: Sequence[int] = (0,)
     caption: str = ""
+    faint: Sequence[Sequence[str]] = ()
+    tones: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing as SVG text, made by :mod:`coset.report.figures`."""
+    """A drawing as SVG text, made by :mod:`coset.report.figures` or :mod:`coset.report.charts`.
+
+    Attributes:
+        svg: The drawing.
+        caption: What to see.
+        title: Above it.
+        csv: Its numbers, to be kept by whoever reads the page.
+        name: Of the file with the numbers.
+    """
 
     svg: str
     caption: str = ""
+    title: str = ""
+    csv: str = ""
+    name: str = "figure"
+
+    @property
+    def address(self) -> str:
+        """The numbers as a data address."""
+        return "data:text/csv;charset=utf-8," + quote(self.csv)
 
 
 @dataclass(frozen=True)
@@ -66,13 +87,27 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, a few words, and what is shown under them."""
+    """A heading, a few words, and what is shown under them.
+
+    Attributes:
+        title: The heading.
+        text: Below it.
+        tables: First.
+        figures: Then.
+        galleries: Last.
+        notes: What a reader must know, above all of it.
+        small: Lines at the end, in small print.
+        anchor: Where links lead to.
+    """
 
     title: str
     text: str = ""
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
     galleries: Sequence[Gallery] = ()
+    notes: Sequence[str] = ()
+    small: Sequence[str] = ()
+    anchor: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,6 +122,7 @@ class Page:
         numbers: What the page was made from; written into it as JSON, which has ``null`` for
             numbers that are none.
         footer: Version, seed and the like.
+        findings: What was found, a sentence each, below the lead.
     """
 
     title: str
@@ -95,6 +131,7 @@ class Page:
     sections: Sequence[Section] = ()
     numbers: Mapping[str, Any] = field(default_factory=dict)
     footer: str = ""
+    findings: Sequence[str] = ()
 
 
 def render(page: Page) -> str:

@@ -1,0 +1,302 @@
+"""Charts of plain numbers, each with its data as CSV.  Nothing here waits for torch."""
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from coset.errors import CosetError
+from coset.report.drawing import FAINT, INK, INLIER, OUTLIER, drawing, svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = (INLIER, OUTLIER, "#2f855a", "#805ad5", "#b7791f", "#c53030", "#319795", "#718096")
+"""Of the series of a chart, in their order."""
+
+_BINS, _DOTS, _CELLS = 40, 1500, 45
+"""Bars of a histogram; most dots of one series; hexagons across a density."""
+
+Numbers = Sequence[float]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One series of a chart: its label, its numbers, and the size of a band around ``y``."""
+
+    label: str
+    x: Sequence[Any]
+    y: Numbers = ()
+    band: Numbers = ()
+    matrix: Sequence[Numbers] = ()
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One set of axes; see :class:`coset.studies.study.Panel` for what the fields mean."""
+
+    kind: Literal["lines", "points", "histogram", "heat", "density", "bars"]
+    curves: tuple[Curve, ...]
+    title: str = ""
+    x: str = ""
+    y: str = ""
+    levels: tuple[tuple[str, float], ...] = ()
+    marks: tuple[tuple[str, float], ...] = ()
+    log: str = ""
+    diagonal: bool = False
+
+
+def draw_charts(
+    charts: Sequence[Chart], *, name: str = "charts", facts: Mapping[str, Any] | None = None
+) -> str:
+    """Charts side by side as SVG text.
+
+    Args:
+        charts: What is drawn.
+        name: Different for each figure of a page.
+        facts: What the numbers were made from, kept inside the SVG.
+    """
+    for chart in charts:
+        if not any(_length(curve) for curve in chart.curves):
+            raise CosetError(
+                f"got no numbers for the chart {chart.title or name!r}",
+                "needed a finite number at least",
+                "leave the chart out",
+            )
+    with drawing(len(charts), shared=False) as (figure, (row,)):
+        for panel, chart in zip(row, charts, strict=True):
+            _DRAWERS[chart.kind](panel, chart)
+            _finish(panel, chart)
+        return svg(figure, name, facts)
+
+
+def as_csv(charts: Sequence[Chart]) -> str:
+    """The numbers of charts, a row each.
+
+    >>> print(as_csv([Chart("lines", (Curve("a", [1], [2.5]),), title="t")]), end="")
+    panel,series,x,y,band
+    t,a,1,2.5,
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["panel", "series", "x", "y", "band"])
+    for chart in charts:
+        for curve in chart.curves:
+            for x, y, band in _rows(curve):
+                writer.writerow([chart.title, curve.label, _short(x), _short(y), _short(band)])
+    return text.getvalue()
+
+
+def _rows(curve: Curve) -> Iterator[tuple[Any, Any, Any]]:
+    if curve.matrix:
+        for y, line in zip(curve.y, curve.matrix, strict=True):
+            for x, value in zip(curve.x, line, strict=True):
+                yield x, y, value
+        return
+    for k, x in enumerate(curve.x):
+        yield x, curve.y[k] if curve.y else "", curve.band[k] if curve.band else ""
+
+
+def _short(value: Any) -> Any:
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+def _length(curve: Curve) -> int:
+    return len(curve.x)
+
+
+def _lines(panel: "Axes", chart: Chart) -> None:
+    for curve, colour in zip(chart.curves, _colours(), strict=False):
+        mark = "o" if len(curve.x) < 30 else ""
+        panel.plot(
+            curve.x, curve.y, marker=mark, markersize=3.5, color=colour, label=curve.label, lw=1.6
+        )
+        if curve.band and any(curve.band):
+            low = [y - b for y, b in zip(curve.y, curve.band, strict=True)]
+            high = [y + b for y, b in zip(curve.y, curve.band, strict=True)]
+            panel.fill_between(curve.x, low, high, color=colour, alpha=0.18, lw=0)
+
+
+def _points(panel: "Axes", chart: Chart) -> None:
+    for curve, colour in zip(chart.curves, _colours(), strict=False):
+        step = max(1, math.ceil(len(curve.x) / _DOTS))
+        panel.plot(
+            curve.x[::step],
+            curve.y[::step],
+            "o",
+            markersize=2.2,
+            markeredgewidth=0,
+            alpha=0.55,
+            color=colour,
+            label=curve.label,
+        )
+
+
+def _histogram(panel: "Axes", chart: Chart) -> None:
+    import numpy as np
+
+    every = [value for curve in chart.curves for value in curve.x]
+    low, high = min(every), max(every)
+    if "x" in chart.log:
+        edges = np.geomspace(max(low, 1e-300), max(high, low * 1.001), _BINS + 1)
+    else:
+        edges = np.linspace(low, high if high > low else low + 1, _BINS + 1)
+    for curve, colour in zip(chart.curves, _colours(), strict=False):
+        panel.hist(
+            curve.x,
+            bins=edges.tolist(),
+            weights=[1 / len(curve.x)] * len(curve.x),
+            histtype="stepfilled",
+            alpha=0.5,
+            edgecolor=colour,
+            color=colour,
+            label=curve.label,
+        )
+
+
+def _heat(panel: "Axes", chart: Chart) -> None:
+    (curve,) = chart.curves
+    image = panel.pcolormesh(
+        list(curve.x), list(curve.y), [list(row) for row in curve.matrix], cmap="cividis"
+    )
+    panel.figure.colorbar(image, ax=panel, label=curve.label)
+
+
+def _density(panel: "Axes", chart: Chart) -> None:
+    for curve in chart.curves:
+        panel.hexbin(curve.x, curve.y, gridsize=_CELLS, mincnt=1, cmap="cividis", lw=0)
+
+
+def _bars(panel: "Axes", chart: Chart) -> None:
+    width = 0.8 / len(chart.curves)
+    for k, (curve, colour) in enumerate(zip(chart.curves, _colours(), strict=False)):
+        places = [i + (k - (len(chart.curves) - 1) / 2) * width for i in range(len(curve.x))]
+        panel.bar(
+            places,
+            curve.y,
+            width,
+            yerr=curve.band or None,
+            color=colour,
+            alpha=0.75,
+            ecolor=INK,
+            label=curve.label,
+        )
+    words = [str(word) for word in chart.curves[0].x]
+    tilt = 30 if sum(map(len, words)) > 36 else 0
+    panel.set_xticks(range(len(words)), words, rotation=tilt, ha="right" if tilt else "center")
+
+
+_DRAWERS = {
+    "lines": _lines,
+    "points": _points,
+    "histogram": _histogram,
+    "heat": _heat,
+    "density": _density,
+    "bars": _bars,
+}
+
+
+def _colours() -> Iterator[str]:
+    while True:
+        yield from COLOURS
+
+
+def _finish(panel: "Axes", chart: Chart) -> None:
+    if "x" in chart.log:
+        panel.set_xscale("log")
+    if "y" in chart.log:
+        panel.set_yscale("log")
+    for (label, value), shade in zip(chart.levels, _greys(), strict=False):
+        panel.axhline(value, color=shade, lw=1, ls="--", label=label)
+    for (label, value), shade in zip(chart.marks, _greys(), strict=False):
+        panel.axvline(value, color=shade, lw=1, ls="--", label=label)
+    if chart.diagonal:
+        low = max(panel.get_xlim()[0], panel.get_ylim()[0])
+        high = min(panel.get_xlim()[1], panel.get_ylim()[1])
+        panel.plot([low, high], [low, high], color=FAINT, lw=1, ls="--")
+    panel.set(xlabel=chart.x, ylabel=chart.y)
+    panel.set_title(chart.title, parse_math=False)
+    handles, labels = panel.get_legend_handles_labels()
+    shown = [(h, text) for h, text in zip(handles, labels, strict=True) if text]
+    if shown and chart.kind not in ("heat", "density"):
+        panel.legend([h for h, _ in shown], [text for _, text in shown], fontsize=8)
+
+
+def _greys() -> Iterator[str]:
+    while True:
+        yield from ("#4a5568", "#a0aec0")
+
+
+def draw_marginals(
+    samples: Mapping[str, Numbers], *, x: str = "weight", name: str = "marginals"
+) -> str:
+    """Histograms of one weight in several samples, on the same axes.
+
+    >>> "<svg" in draw_marginals({"ours": [0.0, 1.0], "theirs": [0.5, 0.7]})
+    True
+    """
+    curves = tuple(Curve(label, list(values)) for label, values in samples.items())
+    return draw_charts([Chart("histogram", curves, x=x, y="share")], name=name)
+
+
+def draw_pairs(
+    samples: Mapping[str, tuple[Numbers, Numbers]], *, x: str = "", y: str = "", name: str = "pairs"
+) -> str:
+    """Two weights against each other, a panel for each sample.
+
+    >>> "<svg" in draw_pairs({"before": ([0.0, 1.0], [1.0, 0.0])})
+    True
+    """
+    charts = [
+        Chart("points", (Curve("", list(first), list(second)),), title, x, y)
+        for title, (first, second) in samples.items()
+    ]
+    return draw_charts(charts, name=name)
+
+
+def draw_mass_profile(mass: Numbers, minimum: Numbers, *, name: str = "mass") -> str:
+    """Mass as trained against the smallest of the same function, and the excess in percent.
+
+    >>> "<svg" in draw_mass_profile([2.0, 3.0], [1.5, 2.5])
+    True
+    """
+    excess = [100 * (a / b - 1) for a, b in zip(mass, minimum, strict=True)]
+    scatter = Chart(
+        "points",
+        (Curve("", list(mass), list(minimum)),),
+        "",
+        "mass as trained",
+        "smallest mass",
+        diagonal=True,
+    )
+    spread = Chart("histogram", (Curve("", excess),), "", "excess of mass (%)", "share")
+    return draw_charts([scatter, spread], name=name)
+
+
+def draw_path(
+    t: Numbers, losses: Mapping[str, Numbers], *, y: str = "loss", name: str = "path"
+) -> str:
+    """Loss along straight lines between two networks.
+
+    >>> "<svg" in draw_path([0.0, 0.5, 1.0], {"as trained": [0.1, 2.0, 0.1]})
+    True
+    """
+    curves = tuple(Curve(label, list(t), list(values)) for label, values in losses.items())
+    return draw_charts([Chart("lines", curves, x="t", y=y)], name=name)
+
+
+def draw_before_and_after(
+    before: Mapping[str, float], after: Mapping[str, float], *, y: str = "", name: str = "change"
+) -> str:
+    """A number for each of several things, before and after.
+
+    >>> "<svg" in draw_before_and_after({"loss": 2.0}, {"loss": 1.0})
+    True
+    """
+    curves = tuple(
+        Curve(label, list(found), list(found.values()))
+        for label, found in (("before", before), ("after", after))
+    )
+    return draw_charts([Chart("bars", curves, y=y)], name=name)

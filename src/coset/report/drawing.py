@@ -1,0 +1,87 @@
+"""How every figure of a report looks, and figures as SVG text.  Nothing here waits for torch."""
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INLIER, OUTLIER = "#2b6cb0", "#dd6b20"
+INK, FAINT = "#2d3748", "#cbd5e0"
+
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text: it can be read, searched and scaled
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 11,
+    "axes.titlecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Our style on matplotlib's own, whatever the user has set, which is as it was afterwards."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        yield
+
+
+@contextmanager
+def drawing(
+    panels: int, *, heights: tuple[float, ...] = (1,), shared: bool = True
+) -> Iterator[tuple["Figure", list[list["Axes"]]]]:
+    """Panels side by side in our style.
+
+    Args:
+        panels: How many.
+        heights: Relative heights of the rows of each panel.
+        shared: Whether all panels of a row have the same vertical axis.
+    """
+    from matplotlib.figure import Figure
+
+    with style():
+        figure = Figure(
+            figsize=(4.2 * panels, 3.6 + 0.5 * (len(heights) - 1)), layout="constrained"
+        )
+        axes = figure.subplots(
+            len(heights),
+            panels,
+            squeeze=False,
+            sharey="row" if shared else "none",
+            height_ratios=heights,
+        )
+        yield figure, [list(row) for row in axes]
+
+
+def svg(figure: "Figure", name: str, facts: Mapping[str, Any] | None = None) -> str:
+    """A figure as SVG text, with what it was made from inside.
+
+    Args:
+        figure: The figure.
+        name: Different for each figure of a page.
+        facts: Written into the SVG's metadata: a figure that is copied still names its records.
+    """
+    import matplotlib
+
+    buffer = io.StringIO()
+    # the salt makes identifiers repeatable, and different in each figure of a page
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        known: dict[str, Any] = {"Date": None}
+        if facts is not None:
+            known["Description"] = json.dumps(facts, sort_keys=True, ensure_ascii=False)
+        figure.savefig(buffer, format="svg", transparent=True, metadata=known)
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]

@@ -1,0 +1,176 @@
+"""Functional diversity: are independently trained networks different functions?"""
+
+from typing import Any
+
+from coset.studies.study import Cell, Claim, Control, Exhibit, Panel, Series, Study
+
+_LAURENT = "Laurent, Aldea, Franchi 2024"
+_FIGURE = "poster, figure 'functional diversity' (CIFAR-100, ResNet-18, 499,500 pairs)"
+
+DIGITS: dict[str, Any] = {
+    "data": "digits",
+    "held_out": [8, 9],
+    "network": "mlp",
+    "hidden": [16],
+    "optimiser": "adam",
+    "rate": 0.01,
+    "batch": 32,
+    "decay": 1e-4,
+}
+"""Small perceptrons on the digits that come with scikit-learn; 8 and 9 are the outliers."""
+
+STUDY = Study(
+    name="functional-diversity",
+    title="Functional diversity: no two networks are the same function",
+    question=(
+        "Every pair of independently trained networks is compared by the mutual information of "
+        "its two predictions, on test data and on data of another kind. If training collapsed to "
+        "one function, some pairs would agree everywhere; if diversity on known data foretold "
+        "diversity on unknown data, the two would be correlated."
+    ),
+    source=_LAURENT,
+    revision=1,
+    compute="coset.studies.cells.functional_diversity:compute",
+    cells={
+        "tiny": (Cell("pairs", {**DIGITS, "members": 6, "epochs": 6}, 1.0),),
+        "demo": (Cell("pairs", {**DIGITS, "members": 40, "epochs": 20}, 5.0),),
+        "small": (
+            Cell(
+                "pairs",
+                {
+                    "data": "mnist",
+                    "test": 1000,
+                    "outliers": "fashion_mnist",
+                    "network": "optunet",
+                    "zoo": "optunet-mnist",
+                    "members": 120,
+                },
+                40.0,
+            ),
+        ),
+        "paper": (
+            Cell(
+                "pairs",
+                {
+                    "data": "cifar100",
+                    "outliers": "svhn",
+                    "network": "resnet18",
+                    "zoo": "checkpoints/cifar100-resnet18",
+                    "members": 1000,
+                },
+                40 * 3600.0,
+            ),
+        ),
+    },
+    seeds={"tiny": (0, 1, 2), "demo": (0, 1, 2), "small": (0, 1, 2), "paper": (0,)},
+    shrunk=(
+        "OptuNets on MNIST against Fashion-MNIST stand for ResNet-18 on CIFAR-100 against SVHN; "
+        "120 networks a seed (7,140 pairs), 1,000 pictures of each set."
+    ),
+    claims=(
+        Claim(
+            "no collapse",
+            "No pair of networks is functionally equal: the least diverse pair has most of the "
+            "mean diversity.",
+            _LAURENT,
+            _FIGURE,
+            "least_over_mean",
+            published=0.947,
+            side="above",
+            bound=0.1,
+        ),
+        Claim(
+            "more diverse on unknown data",
+            "Pairs differ more on data of another kind than on test data.",
+            _LAURENT,
+            _FIGURE,
+            "outlier_over_inlier",
+            published=2.11,
+            side="above",
+            bound=1.0,
+        ),
+        Claim(
+            "homogeneous on known data",
+            "Diversity varies far less between pairs on test data than on unknown data: the ratio "
+            "of the coefficients of variation is above one.",
+            _LAURENT,
+            _FIGURE,
+            "variation_ratio",
+            published=8.0,
+            side="above",
+            bound=1.0,
+        ),
+        Claim(
+            "weak correlation",
+            "Diversity on known data does not foretell diversity on unknown data.",
+            _LAURENT,
+            _FIGURE,
+            "pearson",
+            side="below",
+            bound=0.5,
+        ),
+        Claim(
+            "size of the diversity on known data",
+            "The mean mutual information of a pair on test data is 0.1075 nats.",
+            _LAURENT,
+            _FIGURE,
+            "inlier_mean",
+            kind="size",
+            published=0.1075,
+            tolerance=0.011,
+            scales=("paper",),
+        ),
+        Claim(
+            "size of the diversity on unknown data",
+            "The mean mutual information of a pair on SVHN is 0.227 nats.",
+            _LAURENT,
+            _FIGURE,
+            "outlier_mean",
+            kind="size",
+            published=0.227,
+            tolerance=0.023,
+            scales=("paper",),
+        ),
+    ),
+    controls=(
+        Control(
+            "identical members",
+            "a network and its copy have no diversity",
+            "control_identical",
+            1e-7,
+        ),
+        Control(
+            "planted symmetry copy",
+            "a network moved by a random symmetry has no diversity to itself",
+            "control_moved",
+            1e-6,
+        ),
+    ),
+    exhibits=(
+        Exhibit(
+            "pairs",
+            "Diversity of all pairs",
+            "Left: mutual information of each pair of networks on test data and on unknown data; "
+            "none is near zero. Right: the same pairs, one dot each: if the left coordinate "
+            "foretold the other, the dots would lie on a line.",
+            (
+                Panel(
+                    "histogram",
+                    (
+                        Series("test data", "pairs_inlier"),
+                        Series("unknown data", "pairs_outlier"),
+                    ),
+                    x="mutual information of a pair (nats)",
+                    y="share of pairs",
+                ),
+                Panel(
+                    "points",
+                    (Series("", "pairs_inlier", "pairs_outlier"),),
+                    x="on test data (nats)",
+                    y="on unknown data (nats)",
+                ),
+            ),
+            _FIGURE,
+        ),
+    ),
+)

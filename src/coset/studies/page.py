@@ -1,0 +1,245 @@
+"""The page of a run: findings in words, verdicts on all claims, and a section a study."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coset.errors import CosetError
+from coset.report import Figure, Headline, Page, Section, Table, write_page
+from coset.report.charts import as_csv, draw_charts
+from coset.studies.exhibits import charts_of, rows_of, shown_by
+from coset.studies.records import Record
+from coset.studies.runs import Run
+from coset.studies.study import Claim, Exhibit, Study, TableExhibit
+from coset.studies.verdicts import Verdict, Word
+from coset.version import __version__
+
+TONES = {
+    "reproduced": "good",
+    "not reproduced": "bad",
+    "undecided": "open",
+}
+"""How verdicts are coloured; the words say the same."""
+
+_ORDER: tuple[Word, ...] = ("reproduced", "not reproduced", "undecided", "not comparable")
+
+
+def write_report(run: Run, path: str | Path | None = None) -> Path:
+    """Writes the page of a run, by default as ``report.html`` in its folder.
+
+    Raises:
+        CosetError: If the run has no records.
+    """
+    if not run.records:
+        raise CosetError(
+            f"got {run.folder}, a run without records",
+            "needed one record at least",
+            f"run a study first: coset study run NAME --scale {run.scale} --out {run.folder}",
+        )
+    place = run.folder / "report.html" if path is None else Path(path)
+    write_page(place, build_page(run))
+    return place
+
+
+def build_page(run: Run) -> Page:
+    """The page of a run, from its records alone."""
+    seconds = sum(record.seconds for record in run.records)
+    return Page(
+        title="Published results, run again",
+        lead=(
+            f"{len(run.studies)} of the studies behind this library at scale “{run.scale}”: "
+            f"{len(run.records)} records, {_duration(seconds)} of CPU time. Every number names the "
+            "records it is made from; claims and tolerances were written down before the first "
+            "run."
+        ),
+        findings=findings(run),
+        headlines=_headlines(run),
+        sections=(
+            Section("Claims", _HOW_TO_READ, tables=[claims_table(run)], anchor="claims"),
+            *(study_section(run, study) for study in run.studies),
+        ),
+        numbers={"scale": run.scale, "verdicts": [_plain(v) for v in run.verdicts]},
+        footer=(
+            f"coset {__version__} · scale {run.scale} · made from records alone · numbers behind "
+            "each figure are linked below it"
+        ),
+    )
+
+
+_HOW_TO_READ = (
+    "A claim on a sign is reproduced if our whole 95 % interval over the seeds lies on its side; a "
+    "claim on a size, if the whole interval lies within the tolerance. An interval that is too "
+    "wide leaves it undecided, and so does a failed control. Numbers of a smaller scale are not "
+    "compared."
+)
+
+
+def findings(run: Run) -> list[str]:
+    """What was found, a sentence for each study."""
+    found = []
+    for study in run.studies:
+        verdicts = [verdict for verdict in run.verdicts if verdict.study == study.name]
+        counts = Counter(verdict.verdict for verdict in verdicts)
+        failed = next((v.why for v in verdicts if v.why.startswith("control failed")), "")
+        if failed:
+            found.append(f"{study.title}. No verdict: {failed}.")
+            continue
+        listed = ", ".join(f"{counts[word]} {word}" for word in _ORDER if counts[word])
+        against = [v.claim for v in verdicts if v.verdict == "not reproduced"]
+        rest = f" Not found here: {'; '.join(against)}." if against else ""
+        found.append(f"{study.title}. Of {len(verdicts)} claims: {listed}.{rest}")
+    return found
+
+
+def _headlines(run: Run) -> list[Headline]:
+    counts = Counter(verdict.verdict for verdict in run.verdicts)
+    return [Headline(str(counts[word]), word) for word in _ORDER if counts[word]]
+
+
+def claims_table(run: Run) -> Table:
+    """All claims with their verdicts."""
+    claims = {(study.name, claim.name): claim for study in run.studies for claim in study.claims}
+    rows = [_claim_row(claims[v.study, v.claim], v) for v in run.verdicts]
+    return Table(
+        ["claim", "where", "published", "ours", "95 % interval", "verdict", "why"],
+        rows,
+        words=(0, 1, 5, 6),
+        tones=TONES,
+    )
+
+
+def _claim_row(claim: Claim, verdict: Verdict) -> list[str]:
+    return [
+        claim.says,
+        f"{claim.source}, {claim.where}",
+        _number(verdict.published),
+        _number(verdict.ours),
+        "–" if verdict.interval is None else " to ".join(map(_number, verdict.interval)),
+        verdict.verdict,
+        verdict.why,
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def _plain(verdict: Verdict) -> Mapping[str, Any]:
+    return {
+        "study": verdict.study,
+        "claim": verdict.claim,
+        "published": verdict.published,
+        "ours": verdict.ours,
+        "interval": None if verdict.interval is None else list(verdict.interval),
+        "verdict": verdict.verdict,
+        "why": verdict.why,
+    }
+
+
+def study_section(run: Run, study: Study) -> Section:
+    """What one study asks, shows and warns of."""
+    records = run.of(study.name)
+    clashing = {id(record) for pair in run.disagreements for record in pair}
+    agreed = [record for record in records if id(record) not in clashing]
+    agreed = [r for r in agreed if r.revision == max(record.revision for record in records)]
+    exhibits = study.exhibits
+    tables = [_table(e, agreed) for e in exhibits if isinstance(e, TableExhibit)]
+    figures = [_figure(study, e, agreed) for e in exhibits if isinstance(e, Exhibit)]
+    return Section(
+        study.title,
+        study.question,
+        tables=[
+            *(table for table in tables if table.rows),
+            _controls(study, agreed),
+            *_both(run, study),
+        ],
+        figures=[figure for figure in figures if figure is not None],
+        notes=[*run.cautions(study), *_warnings(records)],
+        small=_small_print(run, study, records),
+        anchor=study.name,
+    )
+
+
+def _table(exhibit: TableExhibit, records: Sequence[Record]) -> Table:
+    source = f" ({exhibit.where})" if exhibit.where else ""
+    return Table(
+        [exhibit.title, *(label for label, _ in exhibit.columns)],
+        rows_of(exhibit, records),
+        caption=f"{exhibit.caption}{source} Mean over the seeds ± its standard error.",
+        faint=exhibit.published,
+    )
+
+
+def _figure(study: Study, exhibit: Exhibit, records: Sequence[Record]) -> Figure | None:
+    charts = charts_of(exhibit, records)
+    if not charts:
+        return None
+    names = shown_by(exhibit, records)
+    name = f"{study.name}-{exhibit.name}"
+    facts = {"study": study.name, "revision": study.revision, "records": names}
+    return Figure(
+        draw_charts(charts, name=name, facts=facts),
+        exhibit.caption + (f" After {exhibit.where}." if exhibit.where else ""),
+        exhibit.title,
+        as_csv(charts),
+        name,
+    )
+
+
+def _controls(study: Study, records: Sequence[Record]) -> Table:
+    rows = []
+    for control in study.controls:
+        values = [r.values.get(control.quantity) for r in records if control.quantity in r.values]
+        numbers = [abs(v) for v in values if isinstance(v, int | float)]
+        good = len(numbers) == len(values) > 0 and max(numbers) <= control.most
+        worst = f"{max(numbers):.2g}" if numbers else "–"
+        rows.append([control.says, worst, f"{control.most:g}", "passed" if good else "failed"])
+    return Table(
+        ["control", "worst", "allowed", "outcome"],
+        rows,
+        words=(0, 3),
+        tones={"passed": "good", "failed": "bad"},
+        caption="If one of these fails, all verdicts of the study are withheld.",
+    )
+
+
+def _both(run: Run, study: Study) -> list[Table]:
+    """Records of one key that disagree, side by side, without a mean."""
+    tables = []
+    for one, other in run.disagreements:
+        if one.study != study.name:
+            continue
+        differing = [n for n in one.values if one.values[n] != other.values.get(n)]
+        rows = [
+            [name, f"{one.values[name]!r:.40}", f"{other.values.get(name)!r:.40}"]
+            for name in differing
+        ]
+        tables.append(Table([f"two records of {one.name}", "one", "the other"], rows))
+    return tables
+
+
+def _warnings(records: Sequence[Record]) -> list[str]:
+    counts = Counter(warning for record in records for warning in record.warnings)
+    return [
+        f"{warning} (in {count} of {len(records)} records)" for warning, count in counts.items()
+    ]
+
+
+def _small_print(run: Run, study: Study, records: Sequence[Record]) -> list[str]:
+    seeds = sorted({record.seed for record in records})
+    versions = records[0].versions
+    seconds = sum(record.seconds for record in records)
+    memory = max(record.peak_memory for record in records) / 2**20
+    lines = [
+        f"{len(records)} records of seeds {', '.join(map(str, seeds))}; {_duration(seconds)} of "
+        f"CPU time, at most {memory:,.0f} MiB; revision {study.revision}; data "
+        f"{', '.join(sorted({record.data or 'made up' for record in records}))}; "
+        + ", ".join(f"{name} {version}" for name, version in versions.items())
+        + f". Again: coset study run {study.name} --scale {run.scale} --out RUN"
+    ]
+    return [f"Made smaller: {study.shrunk}", *lines] if study.shrunk else lines
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} min"

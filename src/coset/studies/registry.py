@@ -1,0 +1,43 @@
+"""The table of studies."""
+
+from collections.abc import Mapping
+from importlib import import_module
+
+from coset.errors import CosetError, names_like
+from coset.studies.study import SCALES, Study
+
+STUDIES: Mapping[str, str] = {
+    "functional-diversity": "coset.studies.functional_diversity",
+}
+"""Every study and the module that declares it as ``STUDY``."""
+
+
+def names() -> tuple[str, ...]:
+    """The names of all studies."""
+    return tuple(STUDIES)
+
+
+def study_named(name: str) -> Study:
+    """A study by its name.
+
+    Raises:
+        CosetError: If there is none, with the names that come close.
+    """
+    if name not in STUDIES:
+        raise CosetError(
+            f"got the study {name!r}",
+            f"needed one of {', '.join(STUDIES)}",
+            f"did you mean {names_like(str(name), STUDIES)}?",
+        )
+    found: Study = import_module(STUDIES[name]).STUDY
+    return found
+
+
+def check_scale(scale: str) -> None:
+    """Refuses a scale that there is not."""
+    if scale not in SCALES:
+        raise CosetError(
+            f"got the scale {scale!r}",
+            f"needed one of {', '.join(SCALES)}",
+            f"did you mean {names_like(str(scale), SCALES)}?",
+        )

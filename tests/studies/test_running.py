@@ -1,0 +1,171 @@
+"""Runs: from cells to records, again after a stop, and everything that can be wrong with a file."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+
+from coset import studies
+from coset.errors import CosetError
+from coset.studies.records import finite, read_record
+from coset.studies.runs import Run
+
+NAME = "functional-diversity"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "tiny"
+    return studies.run(NAME, folder, scale="tiny", seeds=(0, 1, 2))
+
+
+@pytest.fixture
+def copied(made, tmp_path):
+    import shutil
+
+    return shutil.copytree(made.folder, tmp_path / "copy")
+
+
+def first_file(folder):
+    return sorted(folder.glob("records/*/*.json"))[0]
+
+
+def test_a_record_says_what_it_depends_on(made):
+    assert [record.seed for record in made.records] == [0, 1, 2]
+    record = made.records[0]
+    assert (record.study, record.scale, record.threads) == (NAME, "tiny", 1)
+    assert record.seconds > 0
+    assert record.peak_memory > 1e6
+    assert {"coset", "torch", "numpy"} <= record.versions.keys()
+    assert len(record.data) == 16
+    assert not record.is_changed
+    facts = json.loads(first_file(made.folder).read_text())
+    asked = "study cell scale seed values seconds peak_memory threads versions revision data"
+    assert {*asked.split(), "warnings"} <= facts.keys()
+
+
+def test_equal_seeds_give_equal_values(made, tmp_path):
+    again = studies.run(NAME, tmp_path / "again", scale="tiny", seeds=[0])
+    assert again.records[0].values == made.records[0].values
+
+
+def test_a_run_goes_on_where_it_stopped(copied):
+    files = sorted(copied.glob("records/*/*.json"))
+    before = {path: path.stat().st_mtime_ns for path in files[1:]}
+    files[0].unlink()
+    done = []
+    found = studies.run(NAME, copied, scale="tiny", progress=lambda share, line: done.append(line))
+    assert len(done) == 1
+    assert len(found.records) == 3
+    assert {path: path.stat().st_mtime_ns for path in files[1:]} == before
+
+
+def test_a_cell_whose_record_is_damaged_is_computed_again(copied):
+    path = first_file(copied)
+    whole = path.read_text()
+    path.write_text(whole[: len(whole) // 2])
+    with pytest.raises(CosetError, match=path.name):
+        Run.open(copied)
+    found = studies.run(NAME, copied, scale="tiny", seeds=(0, 1, 2))
+    assert len(found.records) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda facts: facts.pop("seed"), "seed"),
+        (lambda facts: facts.update(seed="0"), "seed"),
+        (lambda facts: facts.update(more=1), "more"),
+        (lambda facts: facts["values"].update(pearson=math.nan), "NaN"),
+        (lambda facts: facts.update(scale="small"), "scale"),
+    ],
+)
+def test_a_record_that_is_none_is_refused_by_name(copied, change, word):
+    path = first_file(copied)
+    facts = json.loads(path.read_text())
+    change(facts)
+    path.write_text(json.dumps(facts))
+    with pytest.raises(CosetError, match=word) as refused:
+        Run.open(copied)
+    assert path.name in str(refused.value)
+
+
+def test_a_number_changed_by_hand_is_noticed(copied):
+    path = first_file(copied)
+    facts = json.loads(path.read_text())
+    facts["values"]["pearson"] = 0.0
+    path.write_text(json.dumps(facts))
+    opened = Run.open(copied)
+    assert opened.records[0].is_changed
+    assert all("changed" in verdict.why for verdict in opened.verdicts)
+    assert any("changed" in line for line in opened.cautions(opened.studies[0]))
+    again = studies.run(NAME, copied, scale="tiny", seeds=(0, 1, 2))
+    assert not any(record.is_changed for record in again.records)
+
+
+def test_two_records_of_one_key_are_both_kept(copied):
+    path = first_file(copied)
+    facts = json.loads(path.read_text())
+    facts["values"]["pearson"] = 0.0
+    path.with_name("other.json").write_text(json.dumps(facts))
+    opened = Run.open(copied)
+    assert len(opened.records) == 4
+    ((one, other),) = opened.disagreements
+    assert one.key == other.key
+    assert all(verdict.verdict == "undecided" for verdict in opened.verdicts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"name": "functional-diversty"}, "did you mean functional-diversity"),
+        ({"scale": "smal"}, "did you mean small"),
+        ({"seeds": [-1]}, "seed=-1"),
+        ({"seeds": [0.5]}, "seed=0.5"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_a_file_is_written(arguments, words, tmp_path):
+    given = {"name": NAME, "scale": "tiny"} | arguments
+    with pytest.raises(CosetError, match=words):
+        studies.run(given.pop("name"), tmp_path / "run", **given)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_holds_one_scale_and_nothing_else(made, tmp_path):
+    with pytest.raises(CosetError, match="'tiny'"):
+        studies.run(NAME, made.folder, scale="demo")
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(CosetError, match="something else"):
+        studies.run(NAME, tmp_path, scale="tiny")
+    with pytest.raises(CosetError, match="holds no run"):
+        Run.open(tmp_path)
+
+
+def test_the_papers_own_size_is_planned_and_not_run(tmp_path):
+    found = studies.run(NAME, tmp_path / "paper", scale="paper")
+    assert found.records == found.verdicts == ()
+    assert not (tmp_path / "paper").exists()
+
+
+def test_numbers_that_are_not_finite_become_null_with_a_warning():
+    values, warnings = finite({"a": math.inf, "b": [[1.0, math.nan]], "c": "x"})
+    assert values == {"a": None, "b": [[1.0, None]], "c": "x"}
+    assert [line.split(":")[0] for line in warnings] == ["a", "b"]
+
+
+def test_reading_a_run_does_not_wait_for_torch(made):
+    script = (
+        "import sys; import coset.studies as s; s.names(); run = s.Run.open(sys.argv[1]); "
+        "assert run.verdicts; s.write_report(run, sys.argv[1] + '/page.html'); "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script, str(made.folder)], check=True, env=os.environ)
+    (made.folder / "page.html").unlink()
+
+
+def test_a_record_comes_back_as_it_was(made):
+    path = first_file(made.folder)
+    assert read_record(path) in made.records

@@ -1,0 +1,88 @@
+"""The page of a run: made from records alone, self-contained, and honest about what it lacks."""
+
+import json
+import re
+
+import pytest
+
+from coset import cli, studies
+from coset.errors import CosetError
+from coset.report import render
+from coset.studies.page import build_page
+from coset.studies.runs import Run, begin
+
+NAME = "functional-diversity"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page") / "tiny"
+    return studies.run(NAME, folder, scale="tiny", seeds=(0, 1, 2))
+
+
+def test_the_page_loads_nothing_and_names_its_records(made):
+    html = render(build_page(made))
+    loaded = re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', html)
+    assert loaded == []
+    assert f"{NAME}/pairs/seed 0" in html  # inside the figure
+    assert "data:text/csv" in html
+    numbers = json.loads(re.search(r'id="numbers">(.*?)</script>', html, re.DOTALL)[1])
+    assert len(numbers["verdicts"]) == len(made.verdicts)
+
+
+def test_equal_records_give_equal_pages(made):
+    assert render(build_page(made)) == render(build_page(Run.open(made.folder)))
+
+
+def test_a_failed_control_is_the_first_thing_said(made, tmp_path):
+    import shutil
+
+    folder = shutil.copytree(made.folder, tmp_path / "copy")
+    path = sorted(folder.glob("records/*/*.json"))[0]
+    facts = json.loads(path.read_text())
+    facts["values"]["control_identical"] = 0.5
+    path.write_text(json.dumps(facts))
+    page = build_page(Run.open(folder))
+    assert "control failed" in page.findings[0]
+    html = render(page)
+    assert "failed" in html
+
+
+def test_an_empty_run_has_no_page(tmp_path):
+    begin(tmp_path / "run", "tiny", [NAME])
+    with pytest.raises(CosetError, match="without records"):
+        studies.write_report(Run.open(tmp_path / "run"))
+
+
+def test_the_command_line_from_run_to_page(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["study", "run", NAME, "--scale", "tiny", "--out", "r", "--engine", "serial"]
+    assert cli.main([*words, "--seeds", "0"]) == 0
+    assert cli.main(["study", "show", "r"]) == 0
+    assert cli.main(["study", "list"]) == 0
+    assert cli.main(["report", "r"]) == 0
+    assert (tmp_path / "r" / "report.html").stat().st_size > 10_000
+    assert cli.main(["report", "r", "--out", "page.html"]) == 0
+    assert (tmp_path / "page.html").exists()
+    assert cli.main(["study", "run", NAME, "--scale", "paper"]) == 0
+    assert "cifar100" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["study", "run", "functional"], "functional-diversity"),
+        (["study", "run", "--scale", "huge"], "huge"),
+        (["study", "run", NAME, "--engine", "dask"], "dask"),
+        (["study", "show", "nowhere"], "nowhere"),
+        (["report", "nowhere"], "nowhere"),
+        (["report", "nowhere", "--out", "."], "folder"),
+    ],
+)
+def test_bad_words_are_refused_in_one_line(words, named, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert named in error
+    assert list(tmp_path.iterdir()) == []
