@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from coset import studies
+from coset.engines import Serial
 from coset.errors import CosetError
 from coset.studies.records import finite, read_record
 from coset.studies.runs import Run
@@ -19,7 +20,7 @@ NAME = "functional-diversity"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "tiny"
-    return studies.run(NAME, folder, scale="tiny", seeds=(0, 1, 2))
+    return studies.run(NAME, folder, scale="tiny", seeds=(0, 1, 2), engine=Serial())
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_a_record_says_what_it_depends_on(made):
 
 
 def test_equal_seeds_give_equal_values(made, tmp_path):
-    again = studies.run(NAME, tmp_path / "again", scale="tiny", seeds=[0])
+    again = studies.run(NAME, tmp_path / "again", scale="tiny", seeds=[0], engine=Serial())
     assert again.records[0].values == made.records[0].values
 
 
@@ -57,7 +58,9 @@ def test_a_run_goes_on_where_it_stopped(copied):
     before = {path: path.stat().st_mtime_ns for path in files[1:]}
     files[0].unlink()
     done = []
-    found = studies.run(NAME, copied, scale="tiny", progress=lambda share, line: done.append(line))
+    found = studies.run(
+        NAME, copied, scale="tiny", engine=Serial(), progress=lambda _, line: done.append(line)
+    )
     assert len(done) == 1
     assert len(found.records) == 3
     assert {path: path.stat().st_mtime_ns for path in files[1:]} == before
@@ -69,7 +72,7 @@ def test_a_cell_whose_record_is_damaged_is_computed_again(copied):
     path.write_text(whole[: len(whole) // 2])
     with pytest.raises(CosetError, match=path.name):
         Run.open(copied)
-    found = studies.run(NAME, copied, scale="tiny", seeds=(0, 1, 2))
+    found = studies.run(NAME, copied, scale="tiny", seeds=(0, 1, 2), engine=Serial())
     assert len(found.records) == 3
 
 
@@ -102,7 +105,7 @@ def test_a_number_changed_by_hand_is_noticed(copied):
     assert opened.records[0].is_changed
     assert all("changed" in verdict.why for verdict in opened.verdicts)
     assert any("changed" in line for line in opened.cautions(opened.studies[0]))
-    again = studies.run(NAME, copied, scale="tiny", seeds=(0, 1, 2))
+    again = studies.run(NAME, copied, scale="tiny", seeds=(0, 1, 2), engine=Serial())
     assert not any(record.is_changed for record in again.records)
 
 

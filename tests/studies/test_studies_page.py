@@ -6,6 +6,7 @@ import re
 import pytest
 
 from coset import cli, studies
+from coset.engines import Serial
 from coset.errors import CosetError
 from coset.report import render
 from coset.studies.page import build_page
@@ -17,7 +18,7 @@ NAME = "functional-diversity"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page") / "tiny"
-    return studies.run(NAME, folder, scale="tiny", seeds=(0, 1, 2))
+    return studies.run(NAME, folder, scale="tiny", seeds=(0, 1, 2), engine=Serial())
 
 
 def test_the_page_loads_nothing_and_names_its_records(made):

@@ -188,7 +188,7 @@ def engine_named(name: str) -> Engine:
     if name == "process":
         return Process()
     if name == "ray":
-        import coset.engines as engines
+        from coset import engines
 
         ray: Engine = getattr(engines, "Ray")()  # noqa: B009 (there from its extra on)
         return ray
