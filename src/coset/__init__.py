@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from coset.curvature.structures import Full as Full
     from coset.curvature.tangent import Tangent as Tangent
     from coset.errors import CosetError as CosetError
-    from coset.inference.checkpoint import Checkpoint as Checkpoint
     from coset.inference.ensemble import DeepEnsemble as DeepEnsemble
     from coset.inference.hmc import HMC as HMC
     from coset.inference.laplace import Laplace as Laplace
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
     from coset.inference.precisions.by_evidence import ByEvidence as ByEvidence
     from coset.inference.precisions.learnt import Learnt as Learnt
     from coset.inference.rebased import RebasedGaussian as RebasedGaussian
+    from coset.inference.run_record import Checkpoint as Checkpoint
     from coset.inference.sampling.stochastic import Cyclical as Cyclical
     from coset.inference.sghmc import SGHMC as SGHMC
     from coset.inference.sgld import SGLD as SGLD
@@ -161,7 +161,7 @@ NAMES: dict[str, str] = {
     "Tangent": "coset.curvature.tangent",
     "linearise": "coset.curvature.linearising",
     "CosetError": "coset.errors",
-    "Checkpoint": "coset.inference.checkpoint",
+    "Checkpoint": "coset.inference.run_record",
     "DeepEnsemble": "coset.inference.ensemble",
     "HMC": "coset.inference.hmc",
     "Laplace": "coset.inference.laplace",

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,13 @@ __all__ = [
 _BLANK = "0" * 64
 _SIGNED = re.compile("[0-9a-f]{64} {")
 _DAMAGE = (
+    ArithmeticError,
     AttributeError,
-    KeyError,
+    LookupError,
     TypeError,
     ValueError,
     MemoryError,
-    OverflowError,
-    RecursionError,
+    RuntimeError,
     SafetensorError,
 )
 """What reading a file may raise whose header holds something else than it should."""
@@ -110,6 +111,20 @@ def _around(content: bytes, digest: str) -> tuple[memoryview, memoryview]:
     place = content.index(f'"coset":"{digest} '.encode()) + len('"coset":"')
     whole = memoryview(content)
     return whole[:place], whole[place + len(digest) :]
+
+
+@contextmanager
+def blaming_content(path: str | Path, needed: str) -> Iterator[None]:
+    """Blames a file for errors in reading what it holds; ``needed`` says what it should."""
+    try:
+        yield
+    except CosetError:
+        raise
+    except _DAMAGE as error:
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CosetError(
+            f"got {path}, whose content is not what it should be ({told:.120})", f"needed {needed}"
+        ) from error
 
 
 def load_tensors(path: str | Path) -> dict[str, Tensor]:

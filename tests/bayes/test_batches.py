@@ -16,6 +16,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from coset import CosetError
 from coset.bayes import as_batches
+from coset.bayes.batches import repeatable_rows
 
 INPUTS, TARGETS = torch.arange(14.0).reshape(7, 2), torch.arange(7)
 
@@ -301,3 +302,39 @@ def test_tensors_without_their_numbers_are_named(place, change, words):
     data[place] = change(data[place])
     with pytest.raises(CosetError, match=words):
         as_batches(tuple(data))
+
+
+class Read(Dataset):
+    """Six examples, each a function of its number and of how often it has been read."""
+
+    def __init__(self, example):
+        self.example, self.read = example, []
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        return self.example(index, self.read.count(index))
+
+
+@pytest.mark.parametrize(
+    ("example", "repeatable"),
+    [
+        (lambda index, _: (torch.full((2,), float(index)), index), True),
+        (lambda index, _: (torch.tensor([torch.nan, index]), index), True),
+        (lambda index, _: (torch.randn(2), index), False),
+        (lambda index, times: (torch.zeros(2), index + times), False),
+        (lambda index, times: (torch.zeros(2), index + (index == 5) * times), False),
+        (lambda index, times: (torch.zeros(times), index), False),
+        (lambda index, times: (*(torch.zeros(2),) * times, index), False),
+    ],
+    ids=["fixed", "not a number", "random", "targets", "the last", "shape", "parts"],
+)
+def test_examples_that_change_from_read_to_read_are_noticed(example, repeatable):
+    dataset = Read(example)
+    state = torch.get_rng_state()
+    rows = repeatable_rows(as_batches(dataset))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert dataset.read == [0, 3, 5] * 2
+    assert (rows is not None) is repeatable

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError, require_counts, require_kinds
-from coset.inference.checkpoint import Checkpoint
+from coset.inference.run_record import Checkpoint
 from coset.inference.sampling.full_batch import begin_step, check_settings, end_step, sample
 from coset.inference.sampling.hamiltonian import (
     DIVERGENT,

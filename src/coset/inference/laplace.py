@@ -14,7 +14,6 @@ from coset.curvature.measure import Curvature
 from coset.curvature.sampled import uncorrected
 from coset.curvature.tangent import Tangent
 from coset.errors import CosetError, require_kinds
-from coset.inference.checkpoint import Checkpoint
 from coset.inference.doubts import examine
 from coset.inference.matrix_free.fit import fit_matrix_free
 from coset.inference.noise_covariance import fit_whitened
@@ -23,6 +22,7 @@ from coset.inference.precisions.by_evidence import ByEvidence
 from coset.inference.precisions.grouping import cuts_of
 from coset.inference.precisions.noise import residual_noise
 from coset.inference.precisions.tuning import Tuner
+from coset.inference.run_record import Checkpoint
 from coset.inference.subsets import Subnetwork, Subset, layout_of
 from coset.inference.training.noise import is_learnt
 from coset.posterior.evidence import spectrum_of

@@ -8,18 +8,13 @@ import torch
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError, require_kinds
-from coset.inference.checkpoint import Checkpoint
-from coset.inference.facts import described
 from coset.inference.map_estimate import MaximumAPosteriori, require_training
-from coset.inference.training.loop import train_stack
+from coset.inference.run_fingerprint import described
+from coset.inference.run_record import Checkpoint, part_of, refuse_two_checkpoints
+from coset.inference.training.loop import train_stack, training_record
 from coset.inference.training.members import member_seeds, starting_points
 from coset.inference.training.optimisers import Adam, Optimiser
 from coset.inference.training.recipe import Recipe
-from coset.inference.training.records import (
-    part_of,
-    record_of,
-    refuse_two_checkpoints,
-)
 from coset.inference.training.schedules import Cosine, Schedule
 from coset.inference.variational import Estimator, Run
 from coset.posterior.low_rank import LowRankGaussian
@@ -135,7 +130,7 @@ class MeanField:
         seeds = [member_seeds(1, generator)[0] for generator in generators]
         starts = starting_points(problem, start, seeds)
         kind = described(replace(self, base=None))  # the base has a record of its own
-        record = record_of(self.checkpoint, kind, problem, self.recipe, seeds, starts)
+        record = training_record(self.checkpoint, kind, problem, self.recipe, seeds, starts)
         with own_randomness(seeds[0]):
             run = Run(self, problem, precisions, starts, generators, record)
             run.train(progress)

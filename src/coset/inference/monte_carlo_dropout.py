@@ -6,11 +6,10 @@ import torch
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError, require_kinds
-from coset.inference.checkpoint import Checkpoint
 from coset.inference.map_estimate import MaximumAPosteriori, require_training
+from coset.inference.run_record import Checkpoint, refuse_two_checkpoints
 from coset.inference.training.loop import train_stack
 from coset.inference.training.members import member_seeds, report_of, starting_points
-from coset.inference.training.records import refuse_two_checkpoints
 from coset.posterior.random_masks import RandomMasks
 from coset.vocabulary import Progress, Weights
 from coset.weights.masks import DropoutSite, dropout_sites

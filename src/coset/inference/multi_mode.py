@@ -10,7 +10,6 @@ from torch import Tensor
 from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
 from coset.errors import CosetError, require_counts, require_kinds
-from coset.inference.checkpoint import Checkpoint
 from coset.inference.ensemble import DeepEnsemble
 from coset.inference.hmc import HMC
 from coset.inference.laplace import Laplace
@@ -18,12 +17,12 @@ from coset.inference.map_estimate import MaximumAPosteriori, require_training
 from coset.inference.method import Method, fit_telling, require_method
 from coset.inference.monte_carlo_dropout import MCDropout
 from coset.inference.nuts import NUTS
+from coset.inference.run_record import Checkpoint, part_of
 from coset.inference.sghmc import SGHMC
 from coset.inference.sgld import SGLD
 from coset.inference.swag import SWAG
 from coset.inference.training.loop import train_stack
 from coset.inference.training.members import member_seeds, starting_points
-from coset.inference.training.records import part_of
 from coset.posterior.families import FitReport, Mixture, Posterior
 from coset.posterior.predict import MonteCarlo, PredictionRule
 from coset.progress import within

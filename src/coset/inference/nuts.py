@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.errors import require_counts, require_kinds
-from coset.inference.checkpoint import Checkpoint
+from coset.inference.run_record import Checkpoint
 from coset.inference.sampling.full_batch import begin_step, check_settings, end_step, sample
 from coset.inference.sampling.hamiltonian import Energy, HamiltonianState
 from coset.inference.sampling.trees import grow

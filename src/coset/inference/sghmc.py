@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.inference.checkpoint import Checkpoint
+from coset.inference.run_record import Checkpoint
 from coset.inference.sampling.stochastic import (
     Cyclical,
     Step,

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.problem import Problem
-from coset.inference.checkpoint import Checkpoint
+from coset.inference.run_record import Checkpoint
 from coset.inference.sampling.stochastic import (
     Cyclical,
     Step,

@@ -10,8 +10,8 @@ import torch
 from coset.bayes.problem import Problem
 from coset.errors import CosetError, require_counts, require_kinds
 from coset.inference.batch_norm import refresh_statistics
-from coset.inference.checkpoint import Checkpoint
 from coset.inference.map_estimate import MaximumAPosteriori, require_training
+from coset.inference.run_record import Checkpoint, part_of, refuse_two_checkpoints
 from coset.inference.sampling.adaptation import Moments
 from coset.inference.sampling.step_sizes import largest_curvature
 from coset.inference.sampling.targets import FullBatch
@@ -19,7 +19,6 @@ from coset.inference.training.loop import train_stack
 from coset.inference.training.members import member_seeds, report_of, starting_points
 from coset.inference.training.optimisers import SGD
 from coset.inference.training.recipe import Recipe
-from coset.inference.training.records import part_of, refuse_two_checkpoints
 from coset.inference.training.schedules import Constant
 from coset.inference.training.state import Trained, TrainingState
 from coset.posterior.families import FitReport, Posterior, Samples

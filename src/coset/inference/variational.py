@@ -21,11 +21,11 @@ from coset.inference.local_noise import (
     local_draw,
     noisy_layers,
 )
+from coset.inference.run_record import RunRecord
 from coset.inference.training.gradients import Objective
 from coset.inference.training.loop import require_finite_weights
 from coset.inference.training.noise import Noise, half_squares, is_learnt
 from coset.inference.training.recipe import Recipe
-from coset.inference.training.records import Record
 from coset.posterior.families import FitReport
 from coset.posterior.low_rank import LowRankGaussian
 from coset.vocabulary import Batch, Inputs, Progress, Weights
@@ -74,7 +74,7 @@ class Run:
         precisions: Weights,
         starts: Weights,
         generators: Sequence[torch.Generator],
-        record: Record | None,
+        record: RunRecord,
     ) -> None:
         self._method, self._problem = method, problem
         self._precisions, self._record = precisions, record
@@ -142,16 +142,13 @@ class Run:
         """Trains to the end, from the record if there is one."""
         recipe, size = self._method.recipe, self._problem.train.size
         epochs, batches = recipe.passes(size), recipe.batches(size)
-        if self._record is not None:
-            saved = self._record.read(next(iter(self._means.values())).device)
-            if saved is not None:
-                self._take_up(saved)
+        self._record.resume(self._take_up, device=next(iter(self._means.values())).device)
         before = self._epoch
         while self._epoch < epochs:
             self._train_epoch(epochs * batches)
             if progress is not None:
                 progress(self._epoch / epochs, f"epoch {self._epoch} of {epochs}")
-        if self._record is not None and self._epoch > before:
+        if self._epoch > before:
             self._record.write(self._snapshot())
         for part in (self._means, self._log_stds):
             members = range(len(self._generators))
@@ -172,7 +169,7 @@ class Run:
             self._require_finite(losses, rate)
             self._total = self._total + losses * index.shape[1]
             self._step_number += 1
-            if self._record is not None and self._record.due(self._step_number):
+            if self._record.due(self._step_number):
                 self._record.write(self._snapshot())
         self._losses, self._order = self._total / size, None
         if self._noise is not None:

@@ -21,7 +21,7 @@ from coset.curvature.matrix_free import (
     MatrixFree,
     StochasticDescent,
 )
-from coset.inference.matrix_free.state import Record
+from coset.inference.run_record import RunRecord
 from coset.inference.subsets import Subnetwork
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -79,7 +79,7 @@ def test_a_killed_run_goes_on_bit_for_bit(kind, solver, tmp_path):
 def test_a_run_may_be_killed_after_any_of_its_records(tmp_path, monkeypatch):
     solver = SOLVERS["conjugate gradients"]
     whole, _ = run(None, solver)
-    write, written = Record.write, []
+    write, written = RunRecord.write, []
 
     def dying(self, state):
         write(self, state)
@@ -87,7 +87,7 @@ def test_a_run_may_be_killed_after_any_of_its_records(tmp_path, monkeypatch):
         if len(written) == last:
             raise Killed
 
-    monkeypatch.setattr(Record, "write", dying)
+    monkeypatch.setattr(RunRecord, "write", dying)
     last = 0
     run(tmp_path / "whole", solver)
     for last in range(1, len(written)):

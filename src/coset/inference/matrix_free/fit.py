@@ -1,6 +1,8 @@
 """Linearised Laplace with the exact curvature, through samples (Antorán et al. 2023)."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -15,16 +17,15 @@ from coset.curvature.matrix_free import ConjugateGradients, MatrixFree, Stochast
 from coset.curvature.products import Linearisation
 from coset.curvature.tangent import Form, Mean, Tangent
 from coset.errors import CosetError
-from coset.inference.checkpoint import Checkpoint
 from coset.inference.doubts import unfinished, unheard
-from coset.inference.facts import described, digest, facts_of
 from coset.inference.matrix_free.loop import Found, Loop, check_mean, first_state
 from coset.inference.matrix_free.model import Model, estimate_diagonal
 from coset.inference.matrix_free.preconditioning import preconditioner_bytes
-from coset.inference.matrix_free.state import Record
 from coset.inference.precisions.by_evidence import ByEvidence
 from coset.inference.precisions.grouping import Groups, group_weights, prior_of
 from coset.inference.precisions.noise import residual_noise
+from coset.inference.run_fingerprint import described, digest
+from coset.inference.run_record import Checkpoint, RunRecord
 from coset.inference.training.noise import is_learnt
 from coset.posterior.families import FitReport
 from coset.posterior.tangent_samples import TangentSamples
@@ -110,17 +111,19 @@ def _loop(
         precision = model.start_precision()
     start = tangent.start(model.form, at_network=mean == "network")
     first = first_state(model, solver, precision, start)
-    record = Record(
-        checkpoint,
-        {
+
+    def told() -> Mapping[str, Any]:
+        return {
+            "kind": "matrix-free",
             "settings": described(replace(curvature, solver=solver)),
             "tuning": described(settings and replace(settings, validation=None)),
             "seed": model.seed,
             "weights": [list(tangent.layout.names), tangent.layout.size],
-            **facts_of(tangent.problem, {n: w.unsqueeze(0) for n, w in tangent.weights.items()}),
             "targets": digest({"": tangent.targets}),
-        },
-    )
+        }
+
+    starts = {name: weight.unsqueeze(0) for name, weight in tangent.weights.items()}
+    record = RunRecord.of(checkpoint, tangent.problem, starts, told)
     loop = Loop(model, solver, mean, refresh, updates, 1e-2, curvature.evidence, record, tell)
     return loop.run(first)
 

@@ -20,7 +20,8 @@ from coset.inference.matrix_free.solving import (
     by_conjugate_gradients,
     by_descent,
 )
-from coset.inference.matrix_free.state import Descent, Record, State, number
+from coset.inference.matrix_free.state import Descent, State, last_state, number
+from coset.inference.run_record import RunRecord
 from coset.linalg import FromFunctions, LinearOperator
 from coset.linalg.iterative import Iterate
 from coset.linalg.lanczos import Estimate, stochastic_logdet
@@ -72,12 +73,12 @@ class Loop:
     updates: int
     settle: float
     quadrature: LanczosQuadrature | None
-    record: Record
+    record: RunRecord
     tell: Progress
 
     def run(self, first: State) -> Found:
         """Goes on from the record, or from ``first``."""
-        state = self.record.read(first)
+        state = last_state(self.record, first)
         rough: Rough | None = None
         while True:
             if not state.busy:  # nothing is written before samples begin: the mode is sought once

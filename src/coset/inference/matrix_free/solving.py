@@ -14,7 +14,8 @@ from coset.errors import CosetError
 from coset.inference.matrix_free.model import Model
 from coset.inference.matrix_free.preconditioning import Near
 from coset.inference.matrix_free.randomness import source
-from coset.inference.matrix_free.state import Descent, Record, State, as_columns, number
+from coset.inference.matrix_free.state import Descent, State, as_columns, number
+from coset.inference.run_record import RunRecord
 from coset.linalg import LinearOperator
 from coset.linalg.iterative import Iterate, advance, begin
 
@@ -31,7 +32,7 @@ class Round:
     precision: Float[Tensor, " p"]
     near: Near
     curved: Tensor
-    record: Record
+    record: RunRecord
     tell: Callable[[str], None]
 
 
@@ -79,7 +80,7 @@ def by_conjugate_gradients(
             )
         turn.tell(f"iteration {done + 1}, residual {work.relative:.1e}")
         work = advance(work, operator, near)
-        if turn.record.due(int(work.count), 20):
+        if turn.record.due(int(work.count), at_most=20):
             turn.record.write(replace(state, work=work))
     # H z = d - r - Λ c: no further product
     bent = pulled.sub_(work.residual).sub_(turn.precision.unsqueeze(1) * work.value)
@@ -132,7 +133,7 @@ def by_descent(
         if count >= from_step:
             work.average.lerp_(work.value, 1 / (count - from_step + 1))
         work = replace(work, count=number(count + 1))
-        if turn.record.due(count + 1, 200):
+        if turn.record.due(count + 1, at_most=200):
             turn.record.write(replace(state, work=work))
     if not bool(work.average.isfinite().all()):
         raise CosetError(

@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from coset.inference.checkpoint import Checkpoint, read_record, refill, tensors_of
+from coset.inference.run_record import RunRecord, refilled
 from coset.linalg.iterative import Iterate
-from coset.store import save_record
 
 
 @dataclass(frozen=True)
@@ -59,42 +57,11 @@ def number(value: int) -> Int[Tensor, ""]:
     return torch.tensor(value, dtype=torch.long)
 
 
-@dataclass(frozen=True)
-class Record:
-    """A file that holds the last state of one run, or nothing at all.
+def last_state(record: RunRecord, first: State) -> State:
+    """The state that was written down last; ``first`` where the run has not begun."""
 
-    Attributes:
-        checkpoint: Where the file is; ``None``: nowhere.
-        facts: What tells this run from any other.
-    """
-
-    checkpoint: Checkpoint | None
-    facts: Mapping[str, Any]
-
-    def due(self, count: int, longest: int) -> bool:
-        """Whether to write after so many iterations; ``longest`` is what one would like to lose."""
-        return self.checkpoint is not None and count % min(self.checkpoint.every, longest) == 0
-
-    def write(self, state: State) -> None:
-        """Replaces the file, as a whole."""
-        if self.checkpoint is None:
-            return
-        folder = Path(self.checkpoint.folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        save_record(folder / _FILE, tensors_of(state), self.facts)
-
-    def read(self, pattern: State) -> State:
-        """The state of this run, or ``pattern`` where it has not begun.
-
-        Raises:
-            CosetError: If the folder holds another run, or its file is damaged.
-        """
-        if self.checkpoint is None:
-            return pattern
-        record = read_record(Path(self.checkpoint.folder) / _FILE, self.facts)
-        if record is None:
-            return pattern
-        state = refill(pattern, record[0])
+    def taken_up(saved: Mapping[str, Any]) -> State:
+        state = refilled(first, saved)
         if not isinstance(state.work, Iterate):
             return state
         # a file keeps rows of numbers; columns must lie in memory as they did
@@ -105,8 +72,7 @@ class Record:
         }
         return replace(state, work=replace(state.work, **turned))
 
-
-_FILE = "matrix-free.safetensors"
+    return record.resume(taken_up) or first
 
 
 def as_columns(stack: Float[Tensor, "p k"]) -> Float[Tensor, "p k"]:

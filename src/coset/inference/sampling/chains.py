@@ -12,24 +12,14 @@ from torch import Tensor
 from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 from coset.errors import require_counts
-from coset.inference.checkpoint import (
-    Checkpoint,
-    Progressed,
-    read,
-    refill,
-    tensors_of,
-    write,
-)
-from coset.inference.facts import described, digest, facts_of
+from coset.inference.run_fingerprint import described, digest
+from coset.inference.run_record import Checkpoint, RunRecord, refilled
 from coset.inference.sampling.targets import settle
 from coset.inference.training.members import member_seeds, starting_points
 from coset.vocabulary import Progress, Weights
 from coset.weights.denormals import denormals_as_zeros
 
 _SECONDS_BETWEEN_REPORTS = 0.25
-
-_FORM = 5
-"""Of the states in checkpoints; those of another form are refused."""
 
 
 class Sampler(Protocol):
@@ -86,18 +76,18 @@ class Begun:
         seeds = member_seeds(sampler.chains, generator)
         return Begun(problem, learnt, seeds, starting_points(problem, start, seeds))
 
-    def facts(self, sampler: Sampler, generator: torch.Generator) -> dict[str, Any]:
-        """What tells the run of a sampler from others in a checkpoint; nothing without one."""
-        if sampler.checkpoint is None:
-            return {}
-        return {
-            "kind": "chains",
-            "form": _FORM,
-            "method": described(sampler),
-            "seed": int(generator.initial_seed()),
-            "generator": digest({"": generator.get_state()}),
-            **facts_of(self.problem, self.stack),
-        }
+    def record(self, sampler: Sampler, generator: torch.Generator) -> RunRecord:
+        """Where the run of a sampler is written down."""
+
+        def settings() -> Mapping[str, Any]:
+            return {
+                "kind": "chains",
+                "method": described(sampler),
+                "seed": int(generator.initial_seed()),
+                "generator": digest({"": generator.get_state()}),
+            }
+
+        return RunRecord.of(sampler.checkpoint, self.problem, self.stack, settings)
 
 
 class Chains(Protocol):
@@ -207,46 +197,40 @@ def run(
     keeping: Keeping,
     *,
     generator: torch.Generator,
-    facts: Mapping[str, Any],
-    checkpoint: Checkpoint | None = None,
+    record: RunRecord,
     progress: Progress | None = None,
 ) -> History[State]:
-    """Runs all chains from ``state``, or on from where the checkpoint is.
+    """Runs all chains from ``state``, or on from where their record is.
 
     Args:
         kernel: How to take a step.
         state: The first state.
         keeping: How long, and what to keep.
         generator: The only source of randomness.
-        facts: What tells this run from others in a checkpoint.
-        checkpoint: Where the run is written down.
+        record: Where the run is written down.
         progress: Told a few times a second how far the chains are.
     """
     fresh: dict[str, list[Tensor]] = {"positions": [], "buffers": []}
     collected: dict[str, list[Tensor]] = {name: [] for name in fresh}
     begin = 0
-    if checkpoint is not None:
-        earlier = read(checkpoint, facts)
-        if earlier is not None:
-            state, begin = refill(state, earlier.tensors), earlier.step
-            generator.set_state(earlier.generator)
-            torch.set_rng_state(earlier.torch)
-            collected |= earlier.draws
+    earlier = record.resume(lambda saved: _taken_up(state, saved, generator))
+    if earlier is not None:
+        state, begin = earlier
+        collected |= record.appended(begin)
     written, last = begin, 0.0
     for number in range(begin, keeping.steps):
-        state, record = kernel.step(state, number, generator=generator)
+        state, told = kernel.step(state, number, generator=generator)
         if keeping.keeps(number):
             fresh["positions"].append(state.positions)
             fresh["buffers"].append(state.buffers)
         if number >= keeping.warmup:
-            for name, values in record.items():
+            for name, values in told.items():
                 fresh.setdefault(f"record.{name}", []).append(values)
         done = number + 1
-        if checkpoint is not None and (done % checkpoint.every == 0 or done == keeping.steps):
-            kept = len(collected["positions"]) + len(fresh["positions"])
-            random = generator.get_state(), torch.get_rng_state()
-            now = Progressed(done, kept, tensors_of(state), *random, fresh)
-            write(checkpoint, facts, now, already=written)
+        if record.due(done) or done == keeping.steps:
+            record.append(written, done, fresh)
+            random = {"generator": generator.get_state(), "torch": torch.get_rng_state()}
+            record.write({"step": done, "chains": state, **random})
             fresh, collected = _moved(fresh, collected)
             written = done
         if progress is not None and (
@@ -257,6 +241,16 @@ def run(
             progress(done / keeping.steps, f"{phase}, step {done} of {keeping.steps}")
     _, collected = _moved(fresh, collected)
     return _history(state, collected)
+
+
+def _taken_up(
+    first: State, saved: Mapping[str, Any], generator: torch.Generator
+) -> tuple[State, int]:
+    """State and step of a run that was written down; its generators go on too."""
+    state = refilled(first, saved["chains"])
+    generator.set_state(saved["generator"])
+    torch.set_rng_state(saved["torch"])
+    return state, int(saved["step"])
 
 
 def _moved(

@@ -143,8 +143,7 @@ def sample(
         ),
         length,
         generator=generator,
-        facts=begun.facts(sampler, generator),
-        checkpoint=sampler.checkpoint,
+        record=begun.record(sampler, generator),
         progress=progress,
     )
     if axes is not None:

@@ -241,8 +241,7 @@ def _sample(
         state,
         keeping,
         generator=generator,
-        facts=begun.facts(sampler, generator),
-        checkpoint=sampler.checkpoint,
+        record=begun.record(sampler, generator),
         progress=progress,
     )
     return collect(batches.target, history, kernel.sizes(history.state, 0).size, begun.learnt)

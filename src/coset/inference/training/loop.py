@@ -5,8 +5,9 @@ evaluated in turn inside a step (:mod:`coset.inference.training.gradients`).
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,7 +16,8 @@ from torch import Tensor
 from coset.bayes.batches import Batches
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.inference.checkpoint import Checkpoint
+from coset.inference.run_fingerprint import data_fingerprint, described
+from coset.inference.run_record import Checkpoint, RunRecord
 from coset.inference.training.gradients import (
     Draws,
     Evaluate,
@@ -27,7 +29,6 @@ from coset.inference.training.gradients import (
 from coset.inference.training.noise import Noise, half_squares, is_learnt
 from coset.inference.training.recipe import Recipe
 from coset.inference.training.recorded import recorded
-from coset.inference.training.records import Record, record_of
 from coset.inference.training.state import Trained, TrainingState, join
 from coset.inference.training.stopping import Best
 from coset.inference.training.updates import Updates, clip
@@ -50,7 +51,7 @@ class _Run:
     objective: Objective
     evaluate: Evaluate
     validation: Batches | None
-    record: Record | None
+    record: RunRecord
     progress: Callable[[TrainingState], None]
 
     @property
@@ -102,9 +103,32 @@ def train_stack(
             seeds,
             progress=progress,
             on_epoch=on_epoch,
-            record=record_of(checkpoint, kind, problem, recipe, seeds, starts),
+            record=training_record(checkpoint, kind, problem, recipe, seeds, starts),
             alone=True,
         )
+
+
+def training_record(
+    checkpoint: Checkpoint | None,
+    kind: Any,
+    problem: Problem,
+    recipe: Recipe,
+    seeds: Sequence[int],
+    starts: Weights,
+) -> RunRecord:
+    """The record of a training of some kind from these beginnings."""
+
+    def settings() -> Mapping[str, Any]:
+        held_out = recipe.held_out()
+        return {
+            "kind": kind,
+            "recipe": described(replace(recipe, validation=None)),
+            "members of a stack": len(seeds),
+            "seeds": [int(seed) for seed in seeds],
+            "validation data": None if held_out is None else data_fingerprint(held_out),
+        }
+
+    return RunRecord.of(checkpoint, problem, starts, settings)
 
 
 def check_data(problem: Problem, recipe: Recipe) -> None:
@@ -122,10 +146,10 @@ def train_in_thread(
     recipe: Recipe,
     seeds: Sequence[int],
     *,
+    record: RunRecord,
     first: int = 0,
     progress: Progress | None = None,
     on_epoch: Callable[[TrainingState], None] | None = None,
-    record: Record | None = None,
     alone: bool = False,
 ) -> Trained:
     """The loop of :func:`train_stack`, without what only one thread may do: checks and seeds.
@@ -135,7 +159,8 @@ def train_in_thread(
     run, state = _begin(problem, starts, recipe, seeds, progress, alone=alone)
     state.numbers = [first + number for number in state.numbers]
     run = replace(run, record=record)
-    _take_up(run, state)
+    device = next(iter(state.weights.values())).device
+    record.resume(lambda saved: state.take_up(saved, recipe, problem), device=device)
     before = state.epoch
     while state.epoch < run.epochs and state.numbers:
         _train_epoch(run, state)
@@ -143,22 +168,13 @@ def train_in_thread(
             _validate(run, state)
         if on_epoch is not None:
             on_epoch(state)
-    if run.record is not None and state.epoch > before:
+    if state.epoch > before:
         run.record.write(state.snapshot())
     if progress is not None and state.epoch < run.epochs:
         progress(1.0, f"stopped after epoch {state.epoch}")
     _finish(run, state, torch.arange(len(state.numbers)))
     found = join([state.finished[first + number] for number in range(len(seeds))])
     return replace(found, collected=state.collected)
-
-
-def _take_up(run: _Run, state: TrainingState) -> None:
-    """Goes on from the record of the run, if there is one."""
-    if run.record is None:
-        return
-    saved = run.record.read(next(iter(state.weights.values())).device)
-    if saved is not None:
-        state.take_up(saved, run.recipe, run.problem)
 
 
 def _begin(
@@ -186,7 +202,7 @@ def _begin(
     few = take_rows(first[0], 0)
     evaluate = recorded(evaluate, network, few, members=len(seeds), steps=steps)
     told = _throttled(progress, steps)
-    run = _Run(problem, recipe, objective, evaluate, validation, None, told)
+    run = _Run(problem, recipe, objective, evaluate, validation, RunRecord(), told)
     state = TrainingState(
         numbers=list(range(len(seeds))),
         weights=weights,
@@ -216,7 +232,7 @@ def _train_epoch(run: _Run, state: TrainingState) -> None:
     for index in state.order.tensor_split(run.batches, dim=1)[done:]:
         losses = _train_step(run, state, run.problem.train.rows(index))
         state.total = state.total + losses * index.shape[1]
-        if run.record is not None and run.record.due(state.step):
+        if run.record.due(state.step):
             run.record.write(state.snapshot())
         run.progress(state)
     losses = state.total / size

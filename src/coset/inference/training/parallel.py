@@ -11,11 +11,10 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 import torch
 
 from coset.bayes.problem import Problem
-from coset.inference.checkpoint import Checkpoint
-from coset.inference.training.loop import train_in_thread
+from coset.inference.run_record import Checkpoint, part_of
+from coset.inference.training.loop import train_in_thread, training_record
 from coset.inference.training.planning import Plan
 from coset.inference.training.recipe import Recipe
-from coset.inference.training.records import part_of, record_of
 from coset.inference.training.state import Trained, join
 from coset.vocabulary import Progress, Weights
 from coset.weights.randomness import own_randomness
@@ -53,7 +52,7 @@ def train_stacks(
 
     own = [{name: tensor[chunk] for name, tensor in starts.items()} for chunk in chunks]
     records = [  # here, for the threads of a worker are not those of the run
-        record_of(
+        training_record(
             part_of(checkpoint, f"stack-{number:03d}"),
             "training",
             problem,

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from coset import CosetError, GaussianNoise, MultivariateNoise
-from coset.bayes import GaussianPrior
-from coset.inference.facts import described, facts_of, require_same
+from coset.bayes import GaussianPrior, as_batches
+from coset.inference.run_fingerprint import described, fingerprint_of, require_same
 from coset.weights import functionalise, stack
 from problems import logistic
 
@@ -44,9 +44,9 @@ def problem_of(module):
     return replace(logistic(), network=functionalise(module.double()))
 
 
-def facts(problem):
+def fingerprint(problem):
     """As they are read from a file."""
-    return json.loads(json.dumps(facts_of(problem, stack([problem.network.weights]))))
+    return json.loads(json.dumps(fingerprint_of(problem, stack([problem.network.weights]))))
 
 
 def seeded_module(build, *arguments):
@@ -111,17 +111,17 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_another_problem_has_other_facts(name):
+def test_another_problem_has_another_fingerprint(name):
     first, second, message = OTHERS[name]
-    require_same(Path("here"), facts(first), facts(first))
+    require_same(Path("here"), fingerprint(first), fingerprint(first))
     if name in ("precisions", "noise", "noise covariance"):  # the same linear network
         second = replace(second, network=first.network)
     with pytest.raises(CosetError, match=message):
-        require_same(Path("here"), facts(first), facts(second))
+        require_same(Path("here"), fingerprint(first), fingerprint(second))
 
 
 def test_rounding_of_another_machine_is_forgiven():
-    found = facts(problem_of(seeded_module(Plain, torch.tanh)))
+    found = fingerprint(problem_of(seeded_module(Plain, torch.tanh)))
     near = [value * (1 + 1e-5) for value in found["outputs"]["about"]]
     require_same(Path("here"), {**found, "outputs": {"about": near}}, found)
     far = [value * 1.01 for value in found["outputs"]["about"]]
@@ -129,23 +129,80 @@ def test_rounding_of_another_machine_is_forgiven():
         require_same(Path("here"), {**found, "outputs": {"about": far}}, found)
 
 
+class Rows(torch.utils.data.Dataset):
+    """A user's own data set, read example by example."""
+
+    def __init__(self, inputs, noise=0.0):
+        self.inputs, self.noise = inputs, noise
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        row = self.inputs[index]
+        return row + self.noise * torch.randn_like(row), index % 2
+
+
+LOGISTIC = logistic()
+
+
+def from_rows(inputs, **options):
+    return replace(LOGISTIC, train=as_batches(Rows(inputs, **options)))
+
+
 def test_networks_and_data_sets_that_draw_are_recognised():
-    class Augmented(torch.utils.data.Dataset):
-        def __len__(self):
-            return 6
-
-        def __getitem__(self, index):
-            return torch.randn(2, dtype=torch.float64), index % 2
-
-    from coset.bayes import as_batches
-
+    inputs = torch.randn(6, 2, dtype=torch.float64)
     for problem in (
         problem_of(seeded_module(Drawing)),
-        replace(logistic(), train=as_batches(Augmented())),
+        from_rows(inputs, noise=1.0),
+        from_rows(inputs),
     ):
         state = torch.get_rng_state()
-        require_same(Path("here"), facts(problem), facts(problem))
+        require_same(Path("here"), fingerprint(problem), fingerprint(problem))
         assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("row", [0, 3, 6])
+def test_the_first_the_middle_and_the_last_example_of_a_data_set_are_remembered(row):
+    inputs = torch.randn(7, 2, dtype=torch.float64)
+    other = inputs.clone()
+    other[row, 1] += 1e-6
+    known = fingerprint(from_rows(inputs))
+    require_same(Path("here"), known, fingerprint(from_rows(inputs.clone())))
+    with pytest.raises(CosetError, match="record of a run with data '7 examples "):
+        require_same(Path("here"), known, fingerprint(from_rows(other)))
+
+
+def test_of_a_data_set_that_draws_the_record_says_that_it_is_not_remembered():
+    inputs = torch.randn(7, 2, dtype=torch.float64)
+    known = fingerprint(from_rows(inputs, noise=1.0))
+    assert known["data"] == "7 examples of random content, which is not remembered"
+    require_same(Path("here"), known, fingerprint(from_rows(inputs + 1, noise=1.0)))
+    with pytest.raises(CosetError, match=r"record of a run with data '7 .*needed data '8 "):
+        require_same(
+            Path("here"), known, fingerprint(from_rows(torch.cat([inputs, inputs[:1]]), noise=1.0))
+        )
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __init__(self, inputs):
+        self.inputs = inputs
+
+    def __iter__(self):
+        return ((row, index % 2) for index, row in enumerate(self.inputs))
+
+
+def test_a_stream_is_in_memory_and_remembered_as_a_whole():
+    inputs = torch.randn(7, 2, dtype=torch.float64)
+    other = inputs.clone()
+    other[4, 1] += 1e-6
+    known, again, changed = (
+        fingerprint(replace(LOGISTIC, train=as_batches(Stream(rows))))
+        for rows in (inputs, inputs.clone(), other)
+    )
+    require_same(Path("here"), known, again)
+    with pytest.raises(CosetError, match="record of a run with data '7 examples "):
+        require_same(Path("here"), known, changed)
 
 
 class Shaped(nn.Module):
@@ -168,18 +225,18 @@ def shaped():
 
 SCRIPT = """
 import json, sys, torch
-torch.set_num_threads(1)  # as here: it is one of the facts
+torch.set_num_threads(1)  # as here: it is part of the fingerprint
 sys.path[:0] = {paths!r}
-import test_facts as here
-print(json.dumps(here.facts(here.shaped())))
+import test_run_fingerprint as here
+print(json.dumps(here.fingerprint(here.shaped())))
 """
 
 
-def test_another_process_has_the_same_facts():
+def test_another_process_has_the_same_fingerprint():
     here = Path(__file__).parent
     script = SCRIPT.format(paths=[str(here), str(here.parent)])
     told = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True).stdout
-    assert json.loads(told) == facts(shaped())
+    assert json.loads(told) == fingerprint(shaped())
 
 
 def test_settings_that_are_no_dataclasses_are_told_apart():

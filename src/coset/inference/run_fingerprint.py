@@ -1,7 +1,7 @@
 """What tells one run from another, so that a record is only taken up by the run that wrote it.
 
-Facts are plain JSON and the same in every process: tensors are named by a digest of their content,
-and addresses in memory are left out.
+A fingerprint is plain JSON and the same in every process: tensors are named by a digest of their
+content, and addresses in memory are left out.
 """
 
 import hashlib
@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coset.bayes.batches import Batches, InMemory
+from coset.bayes.batches import Batches, InMemory, repeatable_rows
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.vocabulary import Weights
+from coset.vocabulary import Batch, Weights
 from coset.weights.inputs import map_parts, parts_of
 
 _OUTPUTS, _THREADS = "outputs", "threads"
@@ -28,12 +28,12 @@ _ABOUT, _SLACK = "about", 1e-3
 """Outputs that differ by less than this share of the largest may come from another machine."""
 
 _WIDTH, _SHOWN = 60, 3
-"""Characters of a fact, and how many facts, in a message."""
+"""Characters of an entry, and how many entries, in a message."""
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-def facts_of(problem: Problem, starts: Weights) -> dict[str, Any]:
+def fingerprint_of(problem: Problem, starts: Weights) -> dict[str, Any]:
     """What tells runs on one problem from runs on others: its parts, its data, where runs begin."""
     module = problem.network.module
     return {
@@ -43,20 +43,28 @@ def facts_of(problem: Problem, starts: Weights) -> dict[str, Any]:
         "parameters": list(problem.network.layout.names),
         "likelihood": described(problem.likelihood),
         "prior": described(problem.prior),
-        "data": data_fact(problem.train),
+        "data": data_fingerprint(problem.train),
         "first weights": digest(starts),
         _OUTPUTS: {_ABOUT: _first_outputs(problem, starts)},
     }
 
 
-def data_fact(batches: Batches) -> str:
-    """Size and content of tensors; of a data set, which may draw at random, only the size."""
-    content = ""
+def data_fingerprint(batches: Batches) -> str:
+    """Size and content: of a data set, which is not in memory, the content of three examples."""
     if isinstance(batches, InMemory):
-        parts = enumerate(parts_of(batches.inputs))
-        inputs = {f"inputs{number or ''}": part for number, part in parts}
-        content = digest({**inputs, "targets": batches.targets})
-    return f"{batches.size} examples {content}".strip()
+        content = digest(_named((batches.inputs, batches.targets)))
+    else:
+        rows = repeatable_rows(batches)
+        if rows is None:
+            return f"{batches.size} examples of random content, which is not remembered"
+        named = {f"{k} {n}": part for k, row in enumerate(rows) for n, part in _named(row).items()}
+        content = digest(named)
+    return f"{batches.size} examples {content}"
+
+
+def _named(batch: Batch) -> dict[str, Tensor]:
+    inputs = {f"inputs{number or ''}": part for number, part in enumerate(parts_of(batch[0]))}
+    return {**inputs, "targets": batch[1]}
 
 
 def described(value: Any) -> Any:
@@ -96,17 +104,17 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     return found.hexdigest()[:16]
 
 
-def require_same(place: Path, known: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+def require_same(place: Path, known: Mapping[str, Any], needed: Mapping[str, Any]) -> None:
     """Refuses what another run has written, and says in what the two differ.
 
     Args:
         place: Where it lies, for the message.
-        known: The facts of the run that wrote it.
-        facts: Those of the run that is to go on.
+        known: The fingerprint of the run that wrote it.
+        needed: That of the run that is to go on.
     """
     found = [
         difference
-        for name, value in facts.items()
+        for name, value in needed.items()
         for difference in _differences(name, known.get(name), value)
     ]
     if not found:
@@ -127,7 +135,7 @@ def require_same(place: Path, known: Mapping[str, Any], facts: Mapping[str, Any]
 
 
 def _differences(name: str, known: Any, needed: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Where two facts differ, and how, as finely as they can be taken apart."""
+    """Where two entries differ, and how, as finely as they can be taken apart."""
     if isinstance(known, Mapping) and isinstance(needed, Mapping):
         if _ABOUT in known and _ABOUT in needed:
             if not _close(known[_ABOUT], needed[_ABOUT]):

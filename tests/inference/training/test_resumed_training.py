@@ -27,10 +27,10 @@ from coset import (
     RebasedGaussian,
 )
 from coset.inference import SGD, Adam
+from coset.inference.run_record import RunRecord, part_of
 from coset.inference.training.members import starting_points
 from coset.inference.training.parallel import train_stacks
 from coset.inference.training.planning import Plan
-from coset.inference.training.records import Record, part_of
 from coset.weights import functionalise
 
 
@@ -122,7 +122,7 @@ def assert_equal(first, second):
 
 def killed_at_write(monkeypatch, number, *, before):
     """The run ends at its ``number``-th record, before or after that is written."""
-    write, count = Record.write, itertools.count(1)  # its next is one for all threads
+    write, count = RunRecord.write, itertools.count(1)  # its next is one for all threads
 
     def dying(self, snapshot):
         own = next(count)
@@ -132,7 +132,7 @@ def killed_at_write(monkeypatch, number, *, before):
         if own == number:
             raise Killed
 
-    monkeypatch.setattr(Record, "write", dying)
+    monkeypatch.setattr(RunRecord, "write", dying)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -235,7 +235,7 @@ SCRIPT = """
 import sys, torch
 sys.path[:0] = {paths!r}
 torch.set_num_threads(1)
-import test_training_records as here
+import test_resumed_training as here
 method = here.with_folder(here.LONG, sys.argv[1], every=20)
 method.fit(here.problem_of(here.perceptron), generator=here.seeded())
 """

@@ -100,10 +100,10 @@ def test_noise_in_the_network_is_taken_up(tmp_path, monkeypatch):
 def test_a_run_killed_between_its_two_files_goes_on(tmp_path, monkeypatch):
     problem, method = logistic(), with_folder(RUNS["SGLD"], tmp_path / "run")
     whole = RUNS["SGLD"].fit(problem, generator=seeded())
-    from coset.inference import checkpoint
+    from coset.inference import run_record
 
     written = []
-    save = checkpoint.save_record
+    save = run_record.save_record
 
     def killed_at_the_fourth_state(path, tensors, facts):
         if path.name == "state.safetensors":
@@ -112,10 +112,10 @@ def test_a_run_killed_between_its_two_files_goes_on(tmp_path, monkeypatch):
                 raise Killed
         save(path, tensors, facts)
 
-    monkeypatch.setattr(checkpoint, "save_record", killed_at_the_fourth_state)
+    monkeypatch.setattr(run_record, "save_record", killed_at_the_fourth_state)
     with pytest.raises(Killed):
         method.fit(problem, generator=seeded())
-    monkeypatch.setattr(checkpoint, "save_record", save)
+    monkeypatch.setattr(run_record, "save_record", save)
     resumed = method.fit(problem, generator=seeded())
     assert all(torch.equal(tensor, resumed.stack[key]) for key, tensor in whole.stack.items())
 
