@@ -91,11 +91,14 @@ if TYPE_CHECKING:
     from coset.posterior.predict import MonteCarlo as MonteCarlo
     from coset.posterior.predict import Predictions as Predictions
     from coset.posterior.random_masks import RandomMasks as RandomMasks
+    from coset.posterior.symmetrised import Symmetrised as Symmetrised
+    from coset.posterior.symmetrised import symmetrised as symmetrised
     from coset.posterior.tangent_samples import TangentSamples as TangentSamples
     from coset.posterior.unit_blocks import UnitBlocks as UnitBlocks
     from coset.predictor import Predictor as Predictor
     from coset.predictor import fit as fit
     from coset.predictor import load as load
+    from coset.pruning import prune as prune
     from coset.symmetry.check import symmetry_error as symmetry_error
     from coset.symmetry.describing.drawing import draw as draw
     from coset.symmetry.discover import discover as discover
@@ -203,6 +206,9 @@ NAMES: dict[str, str] = {
     "MonteCarlo": "coset.posterior.predict",
     "Predictions": "coset.posterior.predict",
     "RandomMasks": "coset.posterior.random_masks",
+    "Symmetrised": "coset.posterior.symmetrised",
+    "symmetrised": "coset.posterior.symmetrised",
+    "prune": "coset.pruning",
     "TangentSamples": "coset.posterior.tangent_samples",
     "UnitBlocks": "coset.posterior.unit_blocks",
     "Predictor": "coset.predictor",

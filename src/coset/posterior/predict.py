@@ -16,6 +16,7 @@ from coset.bayes.likelihood import GaussianNoise, Likelihood
 from coset.errors import CosetError, require_counts
 from coset.posterior.chunks import Plan, plan_chunks
 from coset.posterior.families import Finite, Mixture, Posterior
+from coset.posterior.symmetrised import Symmetrised
 from coset.printing import brief
 from coset.vocabulary import Inputs, Weights
 from coset.weights.inputs import split_rows
@@ -99,6 +100,8 @@ class MonteCarlo:
         generator: torch.Generator,
     ) -> Predictions:
         """Predictions for the inputs."""
+        # symmetries leave every draw's function as it is
+        posterior = posterior.inner if isinstance(posterior, Symmetrised) else posterior
         finite = finite_members(posterior)
         if finite is None:
             stack, log_weights = posterior.sample(self.draws, generator=generator), None

@@ -37,8 +37,17 @@ from coset.posterior.links import LaplaceBridge, Probit, SampledSoftmax, TopDiff
 from coset.posterior.low_rank import LowRankGaussian
 from coset.posterior.predict import MonteCarlo
 from coset.posterior.random_masks import RandomMasks
+from coset.posterior.symmetrised import Symmetrised
 from coset.posterior.tangent_samples import TangentSamples
 from coset.posterior.unit_blocks import UnitBlocks
+from coset.symmetry.elements import (
+    PermutationFactor,
+    Pinned,
+    ScaleInvariance,
+    ScalingFactor,
+    Site,
+)
+from coset.symmetry.group import SymmetryGroup
 from coset.weights.masks import DropoutSite
 
 FAMILIES: Mapping[str, type] = {
@@ -62,12 +71,19 @@ FAMILIES: Mapping[str, type] = {
     "Mixture": Mixture,
     "MonteCarlo": MonteCarlo,
     "MultivariateNoise": MultivariateNoise,
+    "PermutationFactor": PermutationFactor,
+    "Pinned": Pinned,
     "PointMass": PointMass,
     "Probit": Probit,
     "RandomMasks": RandomMasks,
     "RowBlocks": RowBlocks,
     "SampledSoftmax": SampledSoftmax,
     "Samples": Samples,
+    "ScaleInvariance": ScaleInvariance,
+    "ScalingFactor": ScalingFactor,
+    "Site": Site,
+    "Symmetrised": Symmetrised,
+    "SymmetryGroup": SymmetryGroup,
     "TangentSamples": TangentSamples,
     "TopDifference": TopDifference,
     "UnitBlocks": UnitBlocks,
