@@ -1,13 +1,13 @@
 """Pruning by a posterior: which weights can be set to zero."""
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from coset.alignment.gaussians import Marginals, as_matched
+from coset.alignment.gaussians import Distribution, Marginals, as_matched
 from coset.alignment.match import match
 from coset.errors import CosetError, require_kind
 from coset.posterior.families import PointMass
@@ -62,7 +62,7 @@ def prune(
     require_kind(Score, score=score)
     if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
         raise CosetError(f"got keep={keep!r}", "needed a fraction of the weights, in (0, 1]")
-    marginals = as_matched(predictor.posterior, "posterior")
+    marginals = as_matched(cast(Distribution, predictor.posterior), "posterior")  # or refused
     if isinstance(marginals, dict):
         marginals = _of_members(marginals, predictor)
     layout = predictor.network.layout
