@@ -181,6 +181,9 @@ def read_bytes(path: str | Path) -> bytes:
     try:
         return Path(path).read_bytes()
     except (OSError, ValueError) as error:
-        raise CosetError(
-            f"got {_printed(path)}: {_reason(error)}", "needed a file that can be read"
-        ) from error
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: str | Path, error: Exception) -> CosetError:
+    """What to raise for a file that the system does not let us read."""
+    return CosetError(f"got {_printed(path)}: {_reason(error)}", "needed a file that can be read")

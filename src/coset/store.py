@@ -2,19 +2,21 @@
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as serialise_tensors
 from torch import Tensor
 
 from coset.errors import CosetError
-from coset.files import clear_unfinished, read_bytes, write_bytes, write_text
+from coset.files import clear_unfinished, read_bytes, unreadable, write_bytes, write_text
 
 __all__ = [
     "clear_unfinished",
@@ -75,6 +77,55 @@ def load_record(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return _aligned(tensors), facts
 
 
+def load_facts(path: str | Path) -> dict[str, Any]:
+    """The JSON facts of a file that :func:`save_record` wrote; tensors and digest are not read."""
+    try:
+        with Path(path).open("rb") as file:
+            start = file.read(8)
+            size = min(int.from_bytes(start, "little"), os.fstat(file.fileno()).st_size)
+            facts = json.loads(_metadata(start + file.read(size))["coset"].partition(" ")[2])
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except _DAMAGE as error:
+        raise _foreign(path) from error
+    if not isinstance(facts, dict):
+        raise _foreign(path)
+    return facts
+
+
+def map_tensor(path: str | Path, name: str) -> Tensor:
+    """A tensor of a safetensors file, memory-mapped: its bytes are read when they are used."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            found: Tensor = file.get_tensor(name)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except _DAMAGE as error:
+        raise CosetError(
+            f"got {path}, from which safetensors cannot read {name!r} ({error})",
+            "needed a whole safetensors file with it",
+        ) from error
+    return found
+
+
+def record_is_whole(path: str | Path) -> bool:
+    """Whether the content of a file that :func:`save_record` wrote fits its sha256."""
+    try:
+        with Path(path).open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+            start = bytes(content[: 8 + int.from_bytes(content[:8], "little")])
+            digest = _metadata(start)["coset"].partition(" ")[0]
+            before, _ = _around(start, digest)
+            found = hashlib.sha256(before)
+            found.update(_BLANK.encode())
+            with memoryview(content) as whole, whole[len(before) + len(digest) :] as after:
+                found.update(after)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except _DAMAGE:
+        return False
+    return bool(found.hexdigest() == digest)
+
+
 def _aligned(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """In memory as a fit has it, or sums may round differently; what is given is used up."""
     return {name: tensors.pop(name).clone() for name in list(tensors)}
@@ -100,10 +151,14 @@ def _record(content: bytes, path: str | Path) -> tuple[dict[str, Tensor], dict[s
     except _DAMAGE as error:
         if isinstance(error, CosetError):
             raise
-        raise CosetError(
-            f"got {path}, which is not a file that coset wrote, or is damaged",
-            "needed a safetensors file with coset's metadata and sha256",
-        ) from error
+        raise _foreign(path) from error
+
+
+def _foreign(path: str | Path) -> CosetError:
+    return CosetError(
+        f"got {path}, which is not a file that coset wrote, or is damaged",
+        "needed a safetensors file with coset's metadata and sha256",
+    )
 
 
 def _around(content: bytes, digest: str) -> tuple[memoryview, memoryview]:

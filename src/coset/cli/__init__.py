@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "inspect": "coset.cli.inspect:inspect",
     "report": "coset.cli.report:report",
     "study": "coset.cli.study:study",
+    "zoo": "coset.cli.zoo:zoo",
 }
 """Every command and the function that runs it."""
 
@@ -48,7 +49,7 @@ def build_app() -> "App":
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code.
+    """Runs the command line and returns its exit code, which a command may choose.
 
     Bad input gives code 2 and one line on standard error, never a traceback.
     """
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):  # terminals that have no × or … get a question mark
             stream.reconfigure(errors="replace")
     try:
-        build_app()(words, print_error=False, exit_on_error=False, verbose=False)
+        code = build_app()(words, print_error=False, exit_on_error=False, verbose=False)
         print(end="", flush=True)  # there may be no standard output at all
     except CycloptsError as error:
         return _refuse(f"{_one_line(error)} Try: {_help_command(words)}")
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(f"got {where}{error.strerror or error}; needed a place to read and write")
     except KeyboardInterrupt:
         return INTERRUPTED
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _one_line(error: Exception) -> str:

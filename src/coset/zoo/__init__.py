@@ -1,0 +1,42 @@
+"""Zoos: networks by the thousand, trained alike from different seeds, kept, shared and read.
+
+A zoo is a folder.  Its recipe says how one network is trained; its files hold the weights; an index
+that is rebuilt from them at any time says what is where.  Names load on first use, so that recipes
+can be read without torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coset.zoo.populating import populate as populate
+    from coset.zoo.reading import Member as Member
+    from coset.zoo.reading import Zoo as Zoo
+    from coset.zoo.recipe import ZooRecipe as ZooRecipe
+    from coset.zoo.recipe import read_recipe as read_recipe
+    from coset.zoo.recipe import recipes as recipes
+
+NAMES = {
+    "Member": "coset.zoo.reading",
+    "Zoo": "coset.zoo.reading",
+    "ZooRecipe": "coset.zoo.recipe",
+    "populate": "coset.zoo.populating",
+    "read_recipe": "coset.zoo.recipe",
+    "recipes": "coset.zoo.recipe",
+}
+
+__all__ = list(NAMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a name on first use."""
+    if name not in NAMES:
+        raise AttributeError(f"module 'coset.zoo' has no attribute {name!r}")
+    value = getattr(import_module(NAMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """All names, imported or not."""
+    return sorted({*globals(), *NAMES})

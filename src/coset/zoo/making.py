@@ -1,0 +1,231 @@
+"""What a recipe describes, made: the network, the data, and the training of one stack."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from coset import data, models
+from coset.bayes.batches import InMemory
+from coset.bayes.likelihood import Categorical
+from coset.bayes.prior import GaussianPrior
+from coset.bayes.problem import Problem
+from coset.errors import CosetError, names_like
+from coset.inference.training.loop import train_stack
+from coset.inference.training.members import starting_points
+from coset.inference.training.optimisers import SGD, Adam, Optimiser
+from coset.inference.training.recipe import Recipe
+from coset.inference.training.schedules import Constant, Cosine, OneCycle, Schedule, Steps
+from coset.inference.training.state import TrainingState
+from coset.metrics import accuracy, negative_log_likelihood
+from coset.vocabulary import Batch, Weights
+from coset.weights.randomness import own_randomness
+from coset.weights.stacking import unstack
+from coset.zoo.augmentation import augment
+from coset.zoo.recipe import Augmentation, Examples, Training, ZooRecipe
+
+FACTORIES: Mapping[str, Callable[..., nn.Module]] = {
+    **models.MODELS,
+    "resnet": models.resnet,
+    "preactivation_resnet": models.preactivation_resnet,
+}
+"""Architectures that a recipe may name."""
+
+
+def run_seed(seed: int, run: int) -> int:
+    """The seed of a zoo's run with a number: 62 bits, so that zoos share no run.
+
+    >>> run_seed(0, 0) != run_seed(0, 1) != run_seed(1, 0)
+    True
+    """
+    digest = hashlib.sha256(f"{seed} {run}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 2
+
+
+def build_module(recipe: ZooRecipe) -> nn.Module:
+    """The network of a recipe, always with the same first weights."""
+    architecture = recipe.architecture
+    if architecture.model not in FACTORIES:
+        raise CosetError(
+            f"got the model {architecture.model!r} in the recipe {recipe.name}",
+            f"needed one of {', '.join(sorted(FACTORIES))}",
+            f"close to it: {names_like(architecture.model, FACTORIES)}",
+        )
+    try:
+        with own_randomness(0):
+            return FACTORIES[architecture.model](**architecture.arguments)
+    except TypeError as error:
+        raise CosetError(
+            f"got arguments of {architecture.model} in the recipe {recipe.name} that it does not "
+            f"take ({error})",
+            f"needed those of coset.models.{architecture.model}",
+        ) from error
+
+
+@lru_cache(maxsize=2)
+def load_examples(settings: Examples) -> tuple[Batch, Batch]:
+    """Training and test examples of a recipe, read once a process."""
+    found = data.load(settings.set)
+    if settings.standardise:
+        found = data.standardise(found)
+    parts = []
+    for what, pair, count in (
+        ("train", found.train, settings.train),
+        ("test", found.test, settings.test),
+    ):
+        inputs, targets = pair
+        if count > len(targets):
+            raise CosetError(
+                f"got data.{what} = {count}",
+                f"needed at most the {len(targets)} examples of {found}",
+            )
+        chosen = slice(count or len(targets))
+        parts.append((inputs[chosen].clone(), targets[chosen].clone()))
+    return parts[0], parts[1]
+
+
+@dataclass(frozen=True)
+class Augmented:
+    """Examples that are changed each time they are shown; one pass shows them as they are."""
+
+    plain: InMemory
+    how: Augmentation
+    generator: torch.Generator
+
+    @property
+    def size(self) -> int:
+        """Number of examples."""
+        return self.plain.size
+
+    @property
+    def batch_size(self) -> int:
+        """Examples in a batch of a pass."""
+        return self.plain.batch_size
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Batches in order, not augmented."""
+        return iter(self.plain)
+
+    def rows(self, index: Tensor) -> Batch:
+        """The examples of the given numbers, augmented anew."""
+        inputs, targets = self.plain.rows(index)
+        assert isinstance(inputs, Tensor)
+        pictures = augment(inputs.flatten(0, index.dim() - 1), self.how, self.generator)
+        return pictures.view(inputs.shape), targets
+
+
+@dataclass
+class TrainedRun:
+    """What became of one seed of a stack.
+
+    Attributes:
+        weights: By epoch, ``None`` for the end; empty if the run was dropped.
+        metrics: By epoch as well.
+        dropped: Why it was given up, or nothing.
+    """
+
+    weights: dict[int | None, Weights] = field(default_factory=dict)
+    metrics: dict[int | None, dict[str, float]] = field(default_factory=dict)
+    dropped: str = ""
+
+
+class _AllDroppedError(Exception):
+    """Raised to leave a training of which nothing will be kept."""
+
+
+def train_runs(recipe: ZooRecipe, seeds: list[int]) -> list[TrainedRun]:
+    """Trains one network a seed, as one stack: a pure function of its arguments."""
+    problem, test = _problem(recipe, seeds[0])
+    runs = [TrainedRun() for _ in seeds]
+
+    def after_epoch(state: TrainingState) -> None:
+        epoch = state.epoch
+        kept = epoch in recipe.keep.epochs
+        judged = bool(recipe.drop.below) and epoch == recipe.drop.after_epoch
+        if not (kept or judged):
+            return
+        for run, weights, loss in zip(runs, unstack(state.weights), state.losses, strict=True):
+            metrics = measure(problem, weights, test) | {"training_loss": float(loss)}
+            if judged and metrics["accuracy"] < recipe.drop.below:
+                run.dropped = (
+                    f"accuracy {metrics['accuracy']:.4f} below {recipe.drop.below:g} "
+                    f"after epoch {epoch}"
+                )
+            if kept:
+                run.weights[epoch] = {name: w.clone() for name, w in weights.items()}
+                run.metrics[epoch] = metrics
+        if all(run.dropped for run in runs):
+            raise _AllDroppedError
+
+    try:
+        trained = train_stack(
+            problem,
+            starting_points(problem, None, seeds),
+            _settings(recipe.training),
+            seeds,
+            on_epoch=after_epoch,
+        )
+    except _AllDroppedError:
+        return [TrainedRun(dropped=run.dropped) for run in runs]
+    for run, weights, loss in zip(runs, unstack(trained.weights), trained.losses, strict=True):
+        if run.dropped:
+            run.weights, run.metrics = {}, {}
+        else:
+            run.weights[None] = weights
+            run.metrics[None] = measure(problem, weights, test) | {"training_loss": float(loss)}
+    return runs
+
+
+def measure(problem: Problem, weights: Weights, test: InMemory) -> dict[str, float]:
+    """Accuracy and mean negative log-likelihood on the test examples."""
+    with torch.no_grad():
+        logits = torch.cat([problem.network.apply(weights, inputs) for inputs, _ in test])
+    probabilities = logits.softmax(1)
+    return {
+        "accuracy": float(accuracy(probabilities, test.targets)),
+        "negative_log_likelihood": float(negative_log_likelihood(probabilities, test.targets)),
+    }
+
+
+def check_recipe(recipe: ZooRecipe) -> Problem:
+    """Refuses a recipe whose network, data and settings do not fit, before anything is written."""
+    problem, _ = _problem(recipe, 0)
+    _settings(recipe.training)
+    problem.check()
+    return problem
+
+
+def _problem(recipe: ZooRecipe, seed: int) -> tuple[Problem, InMemory]:
+    train, test = load_examples(recipe.data)
+    plain, how = InMemory(*train), recipe.augmentation
+    shown: InMemory | Augmented = plain
+    if how != Augmentation():
+        shown = Augmented(plain, how, torch.Generator().manual_seed(seed))
+    prior = GaussianPrior(recipe.training.weight_decay * plain.size)
+    module = build_module(recipe)
+    base = Problem.of(module, plain, likelihood=Categorical(), prior=prior)
+    return Problem(base.network, base.likelihood, prior, shown), InMemory(*test)
+
+
+def _settings(training: Training) -> Recipe:
+    optimiser: Optimiser
+    if training.optimiser == "sgd":
+        optimiser = SGD(training.learning_rate, training.momentum, training.nesterov)
+    else:
+        optimiser = Adam(training.learning_rate)
+    return Recipe(optimiser, _schedule(training), training.epochs, training.batch_size)
+
+
+def _schedule(training: Training) -> Schedule:
+    if training.schedule == "steps":
+        at = tuple(epoch / training.epochs for epoch in training.drop_at)
+        return Steps(at, training.drop_by)
+    named: dict[str, Schedule] = {
+        "constant": Constant(),
+        "cosine": Cosine(),
+        "one-cycle": OneCycle(),
+    }
+    return named[training.schedule]

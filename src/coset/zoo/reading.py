@@ -1,0 +1,246 @@
+"""A zoo that is there: which members it has, and their weights."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coset.errors import CosetError, names_like, require_counts
+from coset.posterior.families import Samples
+from coset.store import read_bytes
+from coset.vocabulary import Weights
+from coset.weights.layout import Layout
+from coset.zoo.files import Row, Rows, map_flat, read_rows
+from coset.zoo.folder import DESCRIPTION, Folder
+from coset.zoo.making import build_module
+from coset.zoo.recipe import ZooRecipe, recipe_from
+
+
+@dataclass(frozen=True)
+class Member:
+    """One network of a zoo, at the end of its training or along it.
+
+    Attributes:
+        number: Its number among the networks that were kept, from 0.
+        seed: Where its training drew all its random numbers from.
+        step: The epoch of a snapshot; ``None`` for the end.
+        metrics: What was measured when it was trained.
+        sha256: Of its stored tensors in layout order.
+    """
+
+    number: int
+    seed: int
+    step: int | None
+    metrics: Mapping[str, float]
+    sha256: str
+
+
+@dataclass(frozen=True, eq=False)
+class Zoo:
+    """Networks trained alike from different seeds, in a folder.
+
+    Attributes:
+        folder: Where the files are.
+        recipe: How each network was trained.
+        seed: Where the seeds of its runs come from.
+        members: All networks in order of number; the snapshots of each before its end.
+    """
+
+    folder: Path
+    recipe: ZooRecipe
+    seed: int
+    members: tuple[Member, ...]
+    _places: Mapping[tuple[int, int | None], tuple[Rows, int]]
+
+    def __repr__(self) -> str:
+        return f"Zoo({str(self.folder)!r}): {len(self)} networks of the recipe {self.recipe.name}"
+
+    @staticmethod
+    def open(folder: str | Path) -> "Zoo":
+        """The zoo in a folder.
+
+        Raises:
+            CosetError: There is none, or a file in it is damaged or of another zoo.
+        """
+        place = Folder(Path(folder))
+        recipe, seed = read_description(place)
+        every = sorted(
+            (
+                (row.run, _order(row.step), row, rows, number)
+                for rows in rows_of(place, recipe)
+                for number, row in enumerate(rows.rows)
+            ),
+            key=lambda found: found[:2],
+        )
+        members: list[Member] = []
+        places: dict[tuple[int, int | None], tuple[Rows, int]] = {}
+        runs = {run: number for number, run in enumerate(sorted({found[0] for found in every}))}
+        for run, _, row, rows, place_in_file in every:
+            member = _member(runs[run], row)
+            if (member.number, member.step) not in places:  # a shard and a file it was made of
+                members.append(member)
+                places[member.number, member.step] = (rows, place_in_file)
+        return Zoo(place.path, recipe, seed, tuple(members), places)
+
+    def __len__(self) -> int:
+        """Networks that were kept; snapshots do not count."""
+        return len(self._ends)
+
+    @cached_property
+    def _ends(self) -> tuple[Member, ...]:
+        return tuple(member for member in self.members if member.step is None)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Names and shapes of a member's tensors."""
+        for rows, _ in self._places.values():
+            return rows.layout
+        raise CosetError(
+            f"got the zoo {self.folder}, which has no members", "needed one", "train it first"
+        )
+
+    def module(self) -> nn.Module:
+        """The network, with fresh weights."""
+        return build_module(self.recipe)
+
+    def weights(
+        self,
+        members: "slice | Sequence[int] | Tensor | None" = None,
+        *,
+        names: Iterable[str] | None = None,
+        step: int | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> Weights:
+        """A stack of members; only the bytes that are asked for are read.
+
+        Args:
+            members: Numbers of members, or a slice of them; ``None``: all.
+            names: Names of tensors; ``None``: all.
+            step: The epoch of a snapshot; ``None``: the end.
+            dtype: The type of the tensors.
+        """
+        numbers = self._numbers(members)
+        layout = self.layout if names is None else self._part(names)
+        found = torch.empty(len(numbers), layout.size, dtype=dtype)
+        by_file: dict[Path, list[tuple[int, int]]] = defaultdict(list)
+        files: dict[Path, Rows] = {}
+        for place, number in enumerate(numbers):
+            rows, row = self._place(number, step)
+            files[rows.path] = rows
+            by_file[rows.path].append((place, row))
+        for path, pairs in by_file.items():
+            flat = map_flat(files[path])
+            places, rows_of_file = (torch.tensor(each) for each in zip(*pairs, strict=True))
+            for name in layout.names:
+                part = flat[:, self.layout.slices[name]]
+                found[places, layout.slices[name]] = part[rows_of_file].to(dtype)
+        return layout.unflatten(found)
+
+    def chunks(
+        self, size: int = 256, *, names: Iterable[str] | None = None, step: int | None = None
+    ) -> Iterator[Weights]:
+        """All members, in stacks of at most ``size``."""
+        require_counts(size=size)
+        chosen = None if names is None else tuple(names)
+        for start in range(0, len(self), size):
+            yield self.weights(slice(start, start + size), names=chosen, step=step)
+
+    def posterior(self) -> Samples:
+        """All members as samples, each as likely as the others: a reference to compare with."""
+        return Samples(self.weights())
+
+    def _numbers(self, members: "slice | Sequence[int] | Tensor | None") -> list[int]:
+        count = len(self)
+        if members is None:
+            return list(range(count))
+        if isinstance(members, slice):
+            return list(range(count))[members]
+        given = members.tolist() if isinstance(members, Tensor) else list(members)
+        for number in given:
+            if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
+                raise CosetError(
+                    f"got member {number!r}", f"needed whole numbers from 0 to {count - 1}"
+                )
+        return given
+
+    def _part(self, names: Iterable[str]) -> Layout:
+        chosen = (names,) if isinstance(names, str) else tuple(names)
+        for name in chosen:
+            if name not in self.layout.names:
+                raise CosetError(
+                    f"got the tensor {name!r}",
+                    f"needed one of {self.recipe.architecture.model}",
+                    f"such as {names_like(name, self.layout.names)}",
+                )
+        shapes = dict(zip(self.layout.names, self.layout.shapes, strict=True))
+        return Layout(chosen, tuple(shapes[name] for name in chosen))
+
+    def _place(self, number: int, step: int | None) -> tuple[Rows, int]:
+        try:
+            return self._places[number, step]
+        except KeyError:
+            kept = sorted({each.step for each in self.members if each.step is not None})
+            raise CosetError(
+                f"got step={step}",
+                f"needed an epoch whose weights are kept ({', '.join(map(str, kept)) or 'none'}), "
+                "or None for the end",
+            ) from None
+
+
+def read_description(folder: Folder) -> tuple[ZooRecipe, int]:
+    """The recipe and the seed of a zoo.
+
+    Raises:
+        CosetError: There is no zoo in the folder.
+    """
+    path = folder.description
+    if not path.is_file():
+        raise CosetError(
+            f"got the folder {folder.path}, in which there is no {DESCRIPTION}",
+            "needed the folder of a zoo",
+            "make one with coset zoo train RECIPE FOLDER",
+        )
+    try:
+        facts: dict[str, Any] = json.loads(read_bytes(path))
+        recipe = recipe_from(facts["recipe"], where=str(path))
+        return recipe, int(facts["seed"])
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, CosetError):
+            raise
+        raise CosetError(
+            f"got {path}, which does not describe a zoo ({error})",
+            "needed the file that coset wrote",
+        ) from error
+
+
+def rows_of(folder: Folder, recipe: ZooRecipe) -> Iterator[Rows]:
+    """What each file of a zoo says of itself, shards first.
+
+    Raises:
+        CosetError: One of them belongs to another recipe or has another layout.
+    """
+    first: Rows | None = None
+    for path in folder.files():
+        rows = read_rows(path)
+        first = first or rows
+        if rows.recipe != recipe.digest or rows.layout != first.layout:
+            raise CosetError(
+                f"got {path}, which belongs to another recipe or has another layout",
+                f"needed files of the recipe {recipe.name}, as all others in {folder.path}",
+                "move it away",
+            )
+        yield rows
+
+
+def _order(step: int | None) -> float:
+    return float("inf") if step is None else step
+
+
+def _member(number: int, row: Row) -> Member:
+    return Member(number, row.seed, row.step, row.metrics, row.sha256)
