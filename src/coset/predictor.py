@@ -16,6 +16,7 @@ from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
 from coset.errors import CosetError, require_kind
 from coset.inference import Method
+from coset.inference.doubts import changing_data, warned
 from coset.inference.laplace import Laplace
 from coset.inference.method import fit_telling, require_method
 from coset.inference.updating import NewMean, add_data
@@ -241,8 +242,10 @@ def fit(
     chosen, random = Laplace() if method is None else method, _seeded(generator)
     with outside_inference_mode(), torch.enable_grad(), own_randomness(random.initial_seed()):
         problem = Problem.of(module, train, likelihood=likelihood, prior=prior)
+        notes = changing_data(problem.train)
         with reporting(progress) as tell:
             posterior = fit_telling(chosen, problem, start=start, generator=random, progress=tell)
+        posterior = warned(posterior, notes)
     report = posterior.report
     # a method may know a better way to predict than by draws
     rule: PredictionRule = getattr(chosen, "rule", MonteCarlo())

@@ -1,17 +1,19 @@
-"""Whether a posterior is too wide for its network: by held-out data, or by a look at the training.
+"""What a fit warns of: data that change as they are read, and posteriors too wide for a network.
 
 Added variance makes predictions less sure.  That helps a network that is too sure of itself, which
 most networks trained to a small loss are, and hurts one that is not sure enough already.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
-from coset.bayes.batches import Data, as_batches
+from coset.bayes.batches import Batches, Data, InMemory, as_batches, repeatable_rows
 from coset.bayes.likelihood import Categorical
 from coset.bayes.problem import Problem
 from coset.linalg import scale
 from coset.posterior.covariance_factor import best_factor
+from coset.posterior.families import Posterior
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.links import Link
 from coset.posterior.tangent_samples import TangentSamples
@@ -24,6 +26,28 @@ _EXAMPLES = 2000
 
 _UNFINISHED = 1.5
 """Squared residuals of a network over the noise of its tangent model from which a fit warns."""
+
+
+def changing_data(train: Batches) -> list[str]:
+    """A data set whose first, middle and last example are others when they are read again."""
+    if isinstance(train, InMemory) or repeatable_rows(train) is not None:
+        return []
+    return [
+        f"the {train.size} training examples change each time they are read, by random "
+        "augmentation say: every pass sees other data, which an evidence or a curvature mixes, and "
+        "a checkpoint remembers only how many there are; fit to fixed examples"
+    ]
+
+
+def warned(posterior: Posterior, notes: Sequence[str]) -> Posterior:
+    """The same posterior with more warnings in its report, if it is one of ours or like them."""
+    if not notes or not is_dataclass(posterior) or isinstance(posterior, type):
+        return posterior
+    if "report" not in {field.name for field in fields(posterior)}:
+        return posterior
+    report = posterior.report
+    changed: Any = replace(report, warnings=(*report.warnings, *notes))
+    return replace(posterior, report=changed)
 
 
 def examine(
