@@ -15,7 +15,6 @@ from coset.inference.sampling.step_sizes import largest_curvature
 from coset.inference.sampling.stochastic import Step, StochasticState
 from coset.inference.sampling.targets import Evaluated, FullBatch, MiniBatch
 from coset.inference.training.members import starting_points
-from coset.inference.training.recording import record
 from coset.weights import functionalise
 from problems import deviations, linear_gaussian, logistic
 
@@ -111,19 +110,6 @@ def test_networks_that_look_at_their_numbers_are_sampled_all_the_same():
     torch.testing.assert_close(one.gradient, other.gradient)
     posterior = HMC(warmup=20, draws=5, chains=2, max_steps=3).fit(problem, generator=seeded())
     assert posterior.report.diagnostics["acceptance"] > 0
-
-
-def test_recordings_that_would_be_wrong_are_not_used():
-    def looks(x):
-        return (x * 2 if float(x.sum()) > 0 else x * 3,)
-
-    assert record(looks, [torch.ones(2)])(torch.tensor([-1.0, -1.0]))[0].tolist() == [-3, -3]
-    counter = iter(range(100))
-
-    def changes(x):
-        return (x + next(counter),)
-
-    assert record(changes, [torch.ones(1)]) is changes
 
 
 def test_leapfrog_goes_back_the_way_it_came(double):

@@ -27,7 +27,6 @@ from coset import (
     SampledSoftmax,
     StochasticDescent,
 )
-from coset.inference.training.recorded import Recorded
 from coset.posterior.gaussian import Gaussian
 from methods import BASE, LAPLACES, METHODS
 
@@ -278,29 +277,6 @@ def test_settings_mean_the_same_with_two_inputs(name):
     two = fitted(Comparison, (inputs, targets), SETTINGS[name]((held, labels)))
     one = fitted(SideBySide, (joined(inputs), targets), SETTINGS[name]((joined(held), labels)))
     assert_equal_fits(two, one, inputs)
-
-
-class Steady(Comparison):
-    def __init__(self):
-        super().__init__()
-        self.dropout = nn.Identity()  # what draws at random is not recorded
-
-
-class SteadySideBySide(Steady):
-    def forward(self, both):
-        return super().forward(both[:, :2], both[:, 2:].unsqueeze(2))
-
-
-def test_recorded_steps_take_two_inputs(monkeypatch):
-    written, program = [], Recorded._program
-    monkeypatch.setattr(
-        Recorded, "_program", lambda self, *args: written.append(1) or program(self, *args)
-    )
-    inputs, targets = comparisons()
-    method = DeepEnsemble(2, MaximumAPosteriori(epochs=40, batch_size=8))
-    two = fitted(Steady, (inputs, targets), method)
-    assert written
-    assert_equal_fits(two, fitted(SteadySideBySide, (joined(inputs), targets), method), inputs)
 
 
 class Killed(Exception):

@@ -20,32 +20,18 @@ class Energy:
 
     Attributes:
         evaluate: Energies and gradients at positions.
-        differentiate: The gradient alone, for the middle of trajectories; may write into the memory
-            of its second argument.  ``None``: as good as evaluated.
     """
 
     evaluate: Callable[[Float[Tensor, "m p"]], Evaluated]
-    differentiate: Callable[[Tensor, Tensor], Tensor] | None = None
 
     @staticmethod
     def of(target: FullBatch, buffers: Float[Tensor, "m q"]) -> "Energy":
         """That of a posterior, with fixed buffers."""
-        return Energy(
-            lambda at: target(at, buffers),
-            lambda at, into: target.gradient(at, buffers, into=into),
-        )
+        return Energy(lambda at: target(at, buffers))
 
     def __call__(self, positions: Float[Tensor, "m p"]) -> Evaluated:
         """Energies and gradients."""
         return self.evaluate(positions)
-
-    def gradient(
-        self, positions: Float[Tensor, "m p"], into: Float[Tensor, "m p"]
-    ) -> Float[Tensor, "m p"]:
-        """The gradient; ``into`` is memory that it may use."""
-        if self.differentiate is None:
-            return self.evaluate(positions).gradient
-        return self.differentiate(positions, into)
 
 
 @dataclass(frozen=True)
@@ -105,10 +91,8 @@ def leapfrog(
     """
     momenta, drift = point.momenta - step / 2 * point.gradient, step * inverse_mass
     positions = torch.addcmul(point.positions, drift, momenta)
-    gradient = torch.empty_like(positions)
     for _ in range(count - 1):
-        gradient = energy.gradient(positions, gradient)
-        _kick(momenta, gradient, step)
+        _kick(momenta, energy(positions).gradient, step)
         positions.addcmul_(drift, momenta)
     last = energy(positions)
     _kick(momenta, last.gradient, step / 2)

@@ -1,7 +1,7 @@
-"""The loss of layered networks over all data, with its gradient, recorded once."""
+"""The loss of layered networks over all data, with its gradient."""
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -9,8 +9,6 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.inference.sampling.layers import Layers, columns, layers_of
-from coset.inference.training.memory import Program
-from coset.inference.training.recording import record
 from coset.weights.layout import Layout
 
 _VALUES, _LEAST_ROWS = 1 << 21, 256
@@ -52,45 +50,23 @@ class LayeredLoss:
         self, positions: Float[Tensor, "m p"]
     ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m p"]]:
         """Losses and gradients of all chains."""
-        first, *others = self._parts(positions)
-        losses, gradient = (found.clone() for found in first.evaluate(positions, *first.data))
+        first, *others = self._parts(len(positions))
+        losses, gradient = self._evaluate(positions, *first)
         for part in others:
-            more, piece = part.evaluate(positions, *part.data)
+            more, piece = self._evaluate(positions, *part)
             losses, gradient = losses.add_(more), gradient.add_(piece)
         return losses, gradient
 
-    def pull(
-        self, positions: Float[Tensor, "m p"], into: Float[Tensor, "m p"]
-    ) -> Float[Tensor, "m p"]:
-        """The gradients of all chains, good until the next call; may use the memory of ``into``."""
-        first, *others = self._parts(positions)
-        (gradient,) = first.differentiate(positions, *first.data)
-        if others:  # which write where the first has written
-            gradient = into.copy_(gradient)
-        for part in others:
-            gradient.add_(*part.differentiate(positions, *part.data))
-        return gradient
-
-    def _parts(self, positions: Tensor) -> "list[_Part]":
-        """Rows of the data with what is recorded for this many of them."""
-        chains = len(positions)
-        if chains in self._recorded:
-            return self._recorded[chains]
-        programs: dict[int, tuple[Program, Program]] = {}
-        parts = []
-        steady = 2 if len(self.inputs) <= self.rows else 0  # several parts take turns
-        for inputs, few in zip(
-            self.inputs.split(self.rows), self.targets.split(self.rows), strict=True
-        ):
-            targets = columns(few).expand(chains, *columns(few).shape).contiguous()
-            # one copy for the products of values and of gradients: two would not both stay in cache
-            data, size = (inputs.T.contiguous(), targets), len(few)
-            if size not in programs:
-                examples = (positions, *data)
-                keep = partial(record, examples=examples, lasting=False, again=True, steady=steady)
-                programs[size] = keep(self._evaluate), keep(self._differentiate)
-            parts.append(_Part(data, *programs[size]))
-        return self._recorded.setdefault(chains, parts)
+    def _parts(self, chains: int) -> list[tuple[Tensor, Tensor]]:
+        """Inputs and targets with the examples last, a few at a time, seen by every chain."""
+        if chains not in self._seen:
+            self._seen[chains] = [
+                (inputs.T.contiguous(), columns(few).expand(chains, *columns(few).shape))
+                for inputs, few in zip(
+                    self.inputs.split(self.rows), self.targets.split(self.rows), strict=True
+                )
+            ]
+        return self._seen[chains]
 
     @property
     def layout(self) -> Layout:
@@ -98,10 +74,12 @@ class LayeredLoss:
         return self.problem.network.layout
 
     @cached_property
-    def _recorded(self) -> "dict[int, list[_Part]]":
+    def _seen(self) -> dict[int, list[tuple[Tensor, Tensor]]]:
         return {}
 
-    def _evaluate(self, positions: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+    def _evaluate(
+        self, positions: Tensor, inputs: Tensor, targets: Tensor
+    ) -> tuple[Tensor, Tensor]:
         stack = self.layout.unflatten(positions.detach())
         with torch.enable_grad():
             leaves = {name: tensor.requires_grad_() for name, tensor in stack.items()}
@@ -111,23 +89,3 @@ class LayeredLoss:
                 losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
             )
         return losses.detach(), torch.cat([piece.flatten(1) for piece in found], dim=1)
-
-    def _differentiate(
-        self, positions: Tensor, inputs: Tensor, targets: Tensor
-    ) -> tuple[Tensor, ...]:
-        return self._evaluate(positions, inputs, targets)[1:]
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Some of the data, inputs and targets with the examples last; and what is recorded.
-
-    Attributes:
-        data: What the programs take after the positions.
-        evaluate: Gives losses and flat gradients, until the next call.
-        differentiate: Gives the gradients alone.
-    """
-
-    data: tuple[Tensor, ...]
-    evaluate: Program
-    differentiate: Program

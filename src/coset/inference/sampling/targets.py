@@ -7,7 +7,7 @@ that it cannot follow is called chain by chain.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,11 +20,9 @@ from coset.errors import CosetError
 from coset.inference.map_estimate import MaximumAPosteriori
 from coset.inference.sampling.layered import LayeredLoss
 from coset.inference.training.gradients import Evaluate, Objective, choose
-from coset.inference.training.memory import Program
 from coset.inference.training.noise import is_learnt
 from coset.inference.training.planning import bytes_per_member
 from coset.inference.training.recipe import Recipe
-from coset.inference.training.recording import record
 from coset.vocabulary import Batch, Inputs, Weights
 from coset.weights.inputs import as_inputs, for_members, parts_of
 from coset.weights.layout import Layout
@@ -129,21 +127,9 @@ class Target:
         energy = (gradient * positions).sum(1) / 2
         for inputs, targets in batches:
             values = (positions, buffers, *parts_of(inputs), targets)
-            losses, pull, buffers = self._program(scale, *values)(*values)
+            losses, pull, buffers = self._evaluate(scale, *values)
             energy, gradient = energy + losses, gradient + pull
         return Evaluated(energy, gradient, buffers)
-
-    def _program(self, scale: float, *examples: Tensor) -> Program:
-        """The evaluation of batches of this shape, recorded when it is first needed."""
-        key = (scale, *(example.shape for example in examples))
-        if key not in self._programs:
-            with torch.random.fork_rng(devices=[]):  # a run that is taken up records once more
-                self._programs[key] = record(partial(self._evaluate, scale), examples)
-        return self._programs[key]
-
-    @cached_property
-    def _programs(self) -> dict[tuple[object, ...], Program]:
-        return {}
 
     def _evaluate(
         self, scale: float, positions: Tensor, buffers: Tensor, *data: Tensor
@@ -181,7 +167,7 @@ class FullBatch:
     def of(problem: Problem, chains: Weights) -> "FullBatch":
         """The target of ``problem`` in evaluation mode, for as many chains as the stack holds."""
         mode = _evaluation_mode(problem.network)
-        target = _target(problem, chains, mode, problem.train.size)
+        target = _target(problem, chains, mode)
         count = len(next(iter(chains.values())))
         one, two = (bytes_per_member(problem, Recipe(batch_size=size)) for size in (1, 2))
         rows = max(1, _MEMORY // max(1, (two - one) * count))
@@ -193,20 +179,6 @@ class FullBatch:
             losses, gradient = self.loss(positions)
             return Evaluated(*self.target.with_prior(losses, gradient, positions), buffers)
         return self.target.on(self._data(len(positions)), positions, buffers, scale=1.0)
-
-    def gradient(
-        self,
-        positions: Float[Tensor, "m p"],
-        buffers: Float[Tensor, "m q"],
-        *,
-        into: Float[Tensor, "m p"],
-    ) -> Float[Tensor, "m p"]:
-        """The gradient alone, which costs less; it may use the memory of ``into``."""
-        if self.loss is None:
-            return self(positions, buffers).gradient
-        gradient = self.loss.pull(positions, into)
-        self.target.add_prior(gradient, positions)
-        return gradient
 
     def _data(self, chains: int) -> list[Batch]:
         """All data, seen by every chain, in chunks."""
@@ -242,7 +214,7 @@ class MiniBatch:
         network = problem.network
         mode = _without_dropout(network) if network.buffers else _evaluation_mode(network)
         size = min(batch_size, problem.train.size)
-        return MiniBatch(_target(problem, chains, mode, size), size, seed)
+        return MiniBatch(_target(problem, chains, mode), size, seed)
 
     @property
     def steps(self) -> int:
@@ -302,11 +274,11 @@ def require_finite(energy: Tensor, gradient: Tensor, *, where: str) -> None:
     )
 
 
-def _target(problem: Problem, chains: Weights, network: Network, size: int) -> Target:
+def _target(problem: Problem, chains: Weights, network: Network) -> Target:
     objective = Objective(network, problem.likelihood.log_prob)
     count = len(next(iter(chains.values())))
     few = torch.arange(min(2, problem.train.size)).expand(count, -1)
-    evaluate = choose(objective, chains, problem.train.rows(few), size=size)
+    evaluate = choose(objective, chains, problem.train.rows(few))
     return Target(problem, objective, evaluate)
 
 

@@ -10,8 +10,6 @@ from torch import Tensor
 from torch.func import vmap
 
 from coset.inference.training.dropout import MemberDropout
-from coset.inference.training.stacked import StackedLayers
-from coset.inference.training.work import HEAVY, operations_per_step
 from coset.vocabulary import Batch, Inputs, Weights
 from coset.weights.inputs import map_parts, take_rows
 from coset.weights.network import Network
@@ -84,18 +82,6 @@ def together(
     scale: Float[Tensor, " m"],
     generators: Sequence[torch.Generator],
 ) -> Evaluation:
-    """All members in one vectorised pass with the fast layers, which cost some Python each."""
-    with StackedLayers():
-        return lightly_together(objective, weights, batch, scale, generators)
-
-
-def lightly_together(
-    objective: Objective,
-    weights: Weights,
-    batch: Batch,
-    scale: Float[Tensor, " m"],
-    generators: Sequence[torch.Generator],
-) -> Evaluation:
     """All members in one vectorised pass.
 
     Members share no tensor, so the gradient of the sum of their losses holds the gradient of each.
@@ -155,30 +141,25 @@ def _training_pass(
         return apply(weights, inputs)
 
 
-def choose(objective: Objective, weights: Weights, batch: Batch, *, size: int) -> Evaluate:
-    """How to evaluate these stacks; decided without a clock, so that equal seeds stay equal.
+def choose(objective: Objective, weights: Weights, batch: Batch) -> Evaluate:
+    """How to evaluate these stacks: together where ``vmap`` can follow the network.
 
     Args:
         objective: What is trained.
         weights: The first weights of all members.
         batch: Two or more examples a member to try it on, or all there are.
-        size: Examples of a batch in training.
     """
-    members = members_of(weights)
-    if members == 1:
+    if members_of(weights) == 1:
         return one_by_one
     inputs, targets = batch
-    first = take_rows(inputs, 0)
-    work = operations_per_step(objective.network, first, members=members, batch=size)
-    way = together if work > HEAVY else lightly_together
     few = {name: tensor[:2] for name, tensor in weights.items()}
     generators = [torch.Generator().manual_seed(index) for index in range(2)]
     scale = next(iter(weights.values())).new_ones(2)
     try:
-        way(objective, few, (map_parts(_corner, inputs), _corner(targets)), scale, generators)
+        together(objective, few, (map_parts(_corner, inputs), _corner(targets)), scale, generators)
     except Exception:  # whatever vmap cannot do: the plain way decides whether it is an error
         return one_by_one
-    return way
+    return together
 
 
 def evaluation_losses(

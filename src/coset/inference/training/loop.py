@@ -28,13 +28,11 @@ from coset.inference.training.gradients import (
 )
 from coset.inference.training.noise import Noise, half_squares, is_learnt
 from coset.inference.training.recipe import Recipe
-from coset.inference.training.recorded import recorded
 from coset.inference.training.state import Trained, TrainingState, join
 from coset.inference.training.stopping import Best
 from coset.inference.training.updates import Updates, clip
 from coset.vocabulary import Batch, Progress, Weights
 from coset.weights.denormals import denormals_as_zeros
-from coset.weights.inputs import take_rows
 from coset.weights.randomness import own_randomness
 from coset.weights.refusals import is_mask
 
@@ -197,10 +195,8 @@ def _begin(
     objective = Objective(network, log_prob, Draws() if watched else None)
     validation = recipe.held_out()
     first = problem.train.rows(torch.arange(min(2, problem.train.size)).expand(len(seeds), -1))
-    evaluate = choose(objective, weights, first, size=min(recipe.batch_size, problem.train.size))
+    evaluate = choose(objective, weights, first)
     steps = recipe.passes(problem.train.size) * recipe.batches(problem.train.size)
-    few = take_rows(first[0], 0)
-    evaluate = recorded(evaluate, network, few, members=len(seeds), steps=steps)
     told = _throttled(progress, steps)
     run = _Run(problem, recipe, objective, evaluate, validation, RunRecord(), told)
     state = TrainingState(
