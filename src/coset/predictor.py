@@ -16,6 +16,7 @@ from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
 from coset.errors import CosetError, require_kind
 from coset.inference import Method
+from coset.inference.cost import foretell
 from coset.inference.doubts import changing_data, warned
 from coset.inference.laplace import Laplace
 from coset.inference.method import fit_telling, require_method
@@ -28,7 +29,7 @@ from coset.posterior.linearised import Linearised
 from coset.posterior.predict import MonteCarlo, PredictionRule, Predictions
 from coset.posterior.records import describe, restore
 from coset.printing import several, shown
-from coset.progress import check_progress, reporting
+from coset.progress import PATIENCE, Line, check_progress, reporting
 from coset.store import load_record, save_record
 from coset.version import __version__
 from coset.vocabulary import Inputs, Progress, Weights
@@ -244,6 +245,9 @@ def fit(
         problem = Problem.of(module, train, likelihood=likelihood, prior=prior)
         notes = changing_data(problem.train)
         with reporting(progress) as tell:
+            if isinstance(tell, Line):
+                for line in foretell(chosen, problem, least=PATIENCE):
+                    tell.note(line)
             posterior = fit_telling(chosen, problem, start=start, generator=random, progress=tell)
         posterior = warned(posterior, notes)
     report = posterior.report

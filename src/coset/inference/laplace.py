@@ -18,6 +18,7 @@ from coset.inference.doubts import examine
 from coset.inference.matrix_free.fit import fit_matrix_free
 from coset.inference.noise_covariance import fit_whitened
 from coset.inference.parts import Part, part_of
+from coset.inference.passes import Passes
 from coset.inference.precisions.by_evidence import ByEvidence
 from coset.inference.precisions.grouping import cuts_of
 from coset.inference.precisions.noise import residual_noise
@@ -31,7 +32,6 @@ from coset.posterior.gaussian import Gaussian
 from coset.posterior.linearised import Linearised
 from coset.posterior.links import TopDifference
 from coset.posterior.tangent_samples import TangentSamples
-from coset.progress import forward
 from coset.vocabulary import Progress, Weights
 from coset.weights.denormals import denormals_as_zeros
 from coset.weights.layout import Layout
@@ -39,6 +39,9 @@ from coset.weights.stacking import check_fit
 
 _RULE = Linearised(link=TopDifference())
 """The link that measured best: it keeps the most probable class and ignores common shifts."""
+
+_CURVATURE = 0.3
+"""Share of the first look at the curvature in the progress."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,6 @@ class Laplace:
             generator: For subsets that are drawn.
             progress: Told how far it is.
         """
-        tell = progress or (lambda share, line: None)
         weights = problem.network.weights if start is None else start
         check_fit(weights, problem.network.weights, what="trained weights", typed=True)
         if self.tuning is None and is_learnt(problem.likelihood):
@@ -108,10 +110,15 @@ class Laplace:
         problem.check_batch_norm()
         problem.network.layout.check(weights)
         ready = self._with_read_validation(problem)
-        tell(0.0, "curvature")
         if isinstance(self.curvature, MatrixFree):
+            tell = progress or (lambda share, line: None)
+            tell(0.0, "curvature")
             return ready._by_samples(self.curvature, problem, weights, generator, tell)
-        return ready._by_curvature(self.curvature, problem, weights, generator, tell)
+        passes = Passes(progress)
+        heard = passes.over(problem)
+        found = ready._by_curvature(self.curvature, heard, weights, generator, passes)
+        passes.phase(1.0, 1.0, "done")
+        return found
 
     def _with_read_validation(self, problem: Problem) -> "Laplace":
         """The same with held-out data that are read and checked, before any work."""
@@ -127,7 +134,7 @@ class Laplace:
         problem: Problem,
         weights: Weights,
         generator: torch.Generator,
-        tell: Progress,
+        passes: Passes,
     ) -> Gaussian | TangentSamples:
         noise = problem.likelihood
         unknown = isinstance(noise, MultivariateNoise) and noise.covariance is None
@@ -136,26 +143,22 @@ class Laplace:
         part = part_of(self.subset, curvature, unit, weights, generator=generator)
         part = replace(part, fixed=_others(part.layout, weights))
         if self.tuning is None:
-            untuned = _untuned(problem, weights, part)
-            tell(1.0, "done")
-            return untuned
+            passes.phase(0.0, 1.0, "curvature", passes=2)
+            return _untuned(problem, weights, part)
         settings, notes = self.tuning.settled(unit.likelihood).with_safe_mean(unit.likelihood)
         if not isinstance(problem.likelihood, MultivariateNoise):
-            posterior, _ = _tuned(problem, weights, part, settings, tell)
+            posterior, _ = _tuned(problem, weights, part, settings, passes)
         else:
-            told = forward(tell)  # each round is a tuning of its own
             posterior = fit_whitened(
                 problem,
                 weights,
-                lambda white: _tuned(white, weights, part, settings, told),
+                lambda white: _tuned(white, weights, part, settings, passes),
                 settings,
             )
         report = replace(posterior.report, warnings=(*posterior.report.warnings, *notes))
         posterior = replace(posterior, report=report)
-        tell(0.9, "checks")
-        checked = examine(posterior, problem, settings.validation, _RULE.link)
-        tell(1.0, "done")
-        return checked
+        passes.phase(0.95, 1.0, "checks")
+        return examine(posterior, problem, settings.validation, _RULE.link)
 
     def _by_samples(
         self,
@@ -227,7 +230,7 @@ def _untuned(problem: Problem, weights: Weights, part: Part) -> Gaussian:
 
 
 def _tuned(
-    problem: Problem, weights: Weights, part: Part, settings: ByEvidence, tell: Progress
+    problem: Problem, weights: Weights, part: Part, settings: ByEvidence, passes: Passes
 ) -> tuple[Gaussian, Tangent]:
     """Finds the precisions, and the noise where it is unknown."""
     noise = None
@@ -238,11 +241,17 @@ def _tuned(
     unit = problem.with_likelihood(GaussianNoise(1.0)) if learn else problem
     groups = part.groups(problem, settings)
     cuts = cuts_of(part.own, groups.labels)
+    passes.phase(0.0, _CURVATURE, "curvature")
     measured = _first(part.curvature, unit, settings).build(unit, weights, part.own, cuts=cuts)
-    tell(0.4, "evidence")
     tangent = part.tangent(unit, weights)
     tuner = Tuner(settings, tangent, part.curvature, groups, learn, cuts)
-    tuned = tuner.run(measured, lambda share: tell(0.4 + share / 2, "evidence"))
+    left = 0.95 - _CURVATURE
+    tuned = tuner.run(
+        measured,
+        lambda begin, end: passes.phase(
+            _CURVATURE + left * begin, _CURVATURE + left * end, "evidence"
+        ),
+    )
     flat = tuned.precision[groups.labels]
     report = FitReport(
         likelihood=GaussianNoise(tuned.noise_precision**-0.5) if learn else noise,

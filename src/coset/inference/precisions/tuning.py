@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 
 from jaxtyping import Float
 from torch import Tensor
@@ -85,7 +86,9 @@ class Tuner:
         assert self.settings.form != "auto"
         return self.settings.form
 
-    def run(self, measured: Measured, tell: Callable[[float], None] = lambda _: None) -> Tuned:
+    def run(
+        self, measured: Measured, tell: Callable[[float, float], None] = lambda *_: None
+    ) -> Tuned:
         """Finds mode and precisions in turn.
 
         A regression that is small enough is tuned with the exact curvature of the tangent model,
@@ -93,18 +96,19 @@ class Tuner:
 
         Args:
             measured: The curvature to begin with.
-            tell: Is told which share of the steps is done at least.
+            tell: Is told which shares of the work a step begins and ends with, at least.
         """
         exact = Measured(self.tangent.exact_curvature()) if self._exact else measured
         tuned = self._run(exact, tell)
         return replace(tuned, curvature=measured) if self._exact else tuned
 
-    def _run(self, measured: Measured, tell: Callable[[float], None]) -> Tuned:
+    def _run(self, measured: Measured, tell: Callable[[float, float], None]) -> Tuned:
         state = self._first(measured)
         steps = self._steps()
+        shares = self._shares(steps)
         best: tuple[float, _State] | None = None
         for step in range(steps):
-            tell(step / (steps + 1))
+            tell(*shares[step : step + 2])
             state = self._with_mode(state)
             rough = self._has_many_columns and step < _REFRESHED
             if self.settings.hessian == "tangent" and step < _REFRESHED:
@@ -125,7 +129,7 @@ class Tuner:
             state = fresh
             if change < (1e-6 if self._exact else 1e-3) and not rough:
                 break
-        tell(steps / (steps + 1))
+        tell(*shares[steps:])
         state = self._with_mode(state)
         if self.settings.hessian == "tangent":
             # the mode has moved since: posterior and evidence are those of where it is now
@@ -146,6 +150,17 @@ class Tuner:
         if self.settings.hessian != "tangent" or not isinstance(self.curvature, KFAC):
             return False
         return column_count(self.tangent.likelihood, self.tangent.outputs[:1]) > 2 * _DRAWS
+
+    def _shares(self, steps: int) -> list[float]:
+        """Shares of the work that the steps and the last look at the curvature begin with."""
+        work, columns = [2 * _AGAIN] * (steps + 1), 0
+        if self.settings.hessian == "tangent":
+            columns = column_count(self.tangent.likelihood, self.tangent.outputs[:1])
+            work[steps] += columns
+            for step in range(min(steps, _REFRESHED)):
+                work[step] += _DRAWS if self._has_many_columns else columns
+        ends = list(accumulate(work, initial=0))
+        return [end / ends[-1] for end in ends]
 
     def _steps(self) -> int:
         if self.settings.steps is not None:

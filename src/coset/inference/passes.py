@@ -1,0 +1,81 @@
+"""How far work is that passes over the data again and again, row by row."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from coset.bayes.batches import Batches
+from coset.bayes.problem import Problem
+from coset.progress import forward
+from coset.vocabulary import Batch, Progress
+
+
+class Passes:
+    """Tells how far the phases of some work are, and within each how many rows have been read.
+
+    >>> passes = Passes(print)
+    >>> passes.phase(0.0, 0.5, "curvature")
+    0.0 curvature
+    >>> passes.read(25, 100)
+    0.125 curvature: row 25 of 100
+    """
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = None if progress is None else forward(progress)
+        self._begin, self._end, self._text, self._passes = 0.0, 0.0, "", 1
+        self._rows = 0
+
+    def phase(self, begin: float, end: float, text: str, *, passes: int = 1) -> None:
+        """Begins a phase.
+
+        Args:
+            begin: Share of the work that lies before it.
+            end: Share that is done at its end.
+            text: What it is.
+            passes: Over the data, as far as they are known; further ones move nothing.
+        """
+        self._begin, self._end, self._text, self._passes = begin, end, text, passes
+        self._rows = 0
+        if self._progress is not None:
+            self._progress(begin, text)
+
+    def read(self, rows: int, size: int) -> None:
+        """Counts rows of a pass over so many."""
+        self._rows += rows
+        if self._progress is not None:
+            done = min(1.0, self._rows / (self._passes * size))
+            row = (self._rows - 1) % size + 1
+            share = self._begin + done * (self._end - self._begin)
+            self._progress(share, f"{self._text}: row {row:,} of {size:,}")
+
+    def over(self, problem: Problem) -> Problem:
+        """The problem with data whose passes are told."""
+        if self._progress is None:
+            return problem
+        size = problem.train.size
+        return replace(problem, train=_Heard(problem.train, lambda rows: self.read(rows, size)))
+
+
+@dataclass(frozen=True)
+class _Heard:
+    """Data that tell how many of their rows have been used."""
+
+    inner: Batches
+    tell: Callable[[int], None]
+
+    @property
+    def size(self) -> int:
+        return self.inner.size
+
+    @property
+    def batch_size(self) -> int:
+        return self.inner.batch_size
+
+    def __iter__(self) -> Iterator[Batch]:
+        for inputs, targets in self.inner:
+            yield inputs, targets
+            self.tell(len(targets))
+
+    def rows(self, index: Tensor) -> Batch:
+        return self.inner.rows(index)
