@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from coset.alignment.transpositions import transpositions as transpositions
     from coset.bayes.likelihood import Bernoulli as Bernoulli
     from coset.bayes.likelihood import Categorical as Categorical
+    from coset.bayes.likelihood import FullLikelihood as FullLikelihood
     from coset.bayes.likelihood import GaussianNoise as GaussianNoise
     from coset.bayes.likelihood import HeteroscedasticGaussian as HeteroscedasticGaussian
     from coset.bayes.likelihood import Likelihood as Likelihood
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from coset.curvature.matrix_free import LanczosQuadrature as LanczosQuadrature
     from coset.curvature.matrix_free import MatrixFree as MatrixFree
     from coset.curvature.matrix_free import StochasticDescent as StochasticDescent
+    from coset.curvature.measure import Curvature as Curvature
+    from coset.curvature.measure import Measured as Measured
     from coset.curvature.sampled import MonteCarloFisher as MonteCarloFisher
     from coset.curvature.structures import DiagonalOnly as DiagonalOnly
     from coset.curvature.structures import Full as Full
@@ -89,6 +92,7 @@ if TYPE_CHECKING:
     from coset.posterior.links import TopDifference as TopDifference
     from coset.posterior.low_rank import LowRankGaussian as LowRankGaussian
     from coset.posterior.predict import MonteCarlo as MonteCarlo
+    from coset.posterior.predict import PredictionRule as PredictionRule
     from coset.posterior.predict import Predictions as Predictions
     from coset.posterior.random_masks import RandomMasks as RandomMasks
     from coset.posterior.symmetrised import Symmetrised as Symmetrised
@@ -148,6 +152,7 @@ NAMES: dict[str, str] = {
     "Categorical": "coset.bayes.likelihood",
     "GaussianNoise": "coset.bayes.likelihood",
     "HeteroscedasticGaussian": "coset.bayes.likelihood",
+    "FullLikelihood": "coset.bayes.likelihood",
     "Likelihood": "coset.bayes.likelihood",
     "MultivariateNoise": "coset.bayes.multivariate",
     "GaussianPrior": "coset.bayes.prior",
@@ -160,6 +165,8 @@ NAMES: dict[str, str] = {
     "StochasticDescent": "coset.curvature.matrix_free",
     "MonteCarloFisher": "coset.curvature.sampled",
     "DiagonalOnly": "coset.curvature.structures",
+    "Curvature": "coset.curvature.measure",
+    "Measured": "coset.curvature.measure",
     "Full": "coset.curvature.structures",
     "Tangent": "coset.curvature.tangent",
     "linearise": "coset.curvature.linearising",
@@ -204,6 +211,7 @@ NAMES: dict[str, str] = {
     "TopDifference": "coset.posterior.links",
     "LowRankGaussian": "coset.posterior.low_rank",
     "MonteCarlo": "coset.posterior.predict",
+    "PredictionRule": "coset.posterior.predict",
     "Predictions": "coset.posterior.predict",
     "RandomMasks": "coset.posterior.random_masks",
     "Symmetrised": "coset.posterior.symmetrised",

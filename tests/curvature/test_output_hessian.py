@@ -13,10 +13,10 @@ from coset.curvature.output_hessian import along, summed
 def test_the_definition(likelihood):
     outputs = 2 * torch.randn(5, 4, dtype=torch.float64)
     basis = torch.randn(4, 3, dtype=torch.float64)
-    full = likelihood.hessian(outputs)
-    torch.testing.assert_close(summed(likelihood, outputs), full.sum(0))
+    full, labels = likelihood.hessian(outputs), torch.zeros(5)
+    torch.testing.assert_close(summed(likelihood, outputs, labels), full.sum(0))
     expected = torch.einsum("ck,ncd,dk->nk", basis, full, basis)
-    torch.testing.assert_close(along(likelihood, outputs, basis), expected)
+    torch.testing.assert_close(along(likelihood, outputs, labels, basis), expected)
 
 
 @pytest.mark.parametrize("corrected", [False, True])

@@ -5,8 +5,8 @@ the sum over an example's pixels, and Hessians have shape ``(n, *pixels, c, c)``
 """
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from jaxtyping import Float
@@ -15,12 +15,57 @@ from torch.nn import functional
 
 from coset.errors import CosetError
 
+LinkName = Literal["softmax", "sigmoid", "linear", "other"]
+UnknownNoise = Literal["size", "covariance"]
+
 
 class Likelihood(Protocol):
-    """What inference and prediction need to know of a likelihood ``p(target | output)``."""
+    """What a likelihood ``p(target | output)`` has at least.
+
+    All else that inference and prediction need of it is a member of :class:`FullLikelihood`, or is
+    found by autograd (:mod:`coset.bayes.defaults`): right for densities that are twice
+    differentiable and log-concave in the outputs.  Others are refused by methods that need
+    curvature.
+    """
 
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
-        """Log-probability of each example, with all constants."""
+        """Log-probability of each example, with all constants; zero for a masked target."""
+        ...
+
+    def mean(self, outputs: Tensor) -> Float[Tensor, "n k *pixels"]:
+        """Mean of the target: class probabilities, or the regression mean."""
+        ...
+
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        """Refuses outputs and targets that do not belong together."""
+        ...
+
+
+class FullLikelihood(Likelihood, Protocol):
+    """All that a likelihood may say of itself; each member may be left out by itself."""
+
+    @property
+    def link(self) -> LinkName:
+        """How the mean follows from the outputs; ``"linear"`` stands for regression."""
+        ...
+
+    @property
+    def is_concave(self) -> bool:
+        """Whether the log-probability is concave in the outputs, for every target."""
+        ...
+
+    @property
+    def has_constant_curvature(self) -> bool:
+        """Whether it is a parabola in the outputs: Gaussian noise of one covariance."""
+        ...
+
+    @property
+    def unknown_noise(self) -> UnknownNoise | None:
+        """What of the noise is to be learnt: its ``"size"`` (:class:`ScaledNoise`), or nothing."""
+        ...
+
+    def weight(self, targets: Tensor) -> Tensor | None:
+        """How much each target counts, in the shape of the targets; ``None``: all alike."""
         ...
 
     def hessian(self, outputs: Tensor) -> Float[Tensor, "n *pixels c c"]:
@@ -31,16 +76,16 @@ class Likelihood(Protocol):
         """A root ``R`` of the Hessian, ``R Rᵀ = H``."""
         ...
 
-    def mean(self, outputs: Tensor) -> Float[Tensor, "n k *pixels"]:
-        """Mean of the target: class probabilities, or the regression mean."""
-        ...
-
     def noise_variance(self, outputs: Tensor) -> Float[Tensor, "n k *pixels"] | None:
         """Variance of the target given the outputs, for regression; else nothing."""
         ...
 
-    def check(self, outputs: Tensor, targets: Tensor) -> None:
-        """Refuses outputs and targets that do not belong together."""
+
+class ScaledNoise(Likelihood, Protocol):
+    """A likelihood whose noise can be learnt: its ``unknown_noise`` is ``"size"``."""
+
+    def with_noise(self, std: float) -> Likelihood:
+        """The same with noise of a known size."""
         ...
 
 
@@ -51,6 +96,15 @@ class Categorical:
     >>> Categorical().log_prob(torch.zeros(1, 4), torch.tensor([2])).exp()
     tensor([0.2500])
     """
+
+    link: ClassVar[LinkName] = "softmax"
+    is_concave: ClassVar[bool] = True
+    has_constant_curvature: ClassVar[bool] = False
+    unknown_noise: ClassVar[UnknownNoise | None] = None
+
+    def weight(self, targets: Tensor) -> None:
+        """All targets count alike."""
+        return
 
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
         """Log-probability of the class of each example."""
@@ -68,6 +122,21 @@ class Categorical:
         probabilities = _classes_last(outputs).softmax(-1)
         roots = probabilities.sqrt()
         return torch.diag_embed(roots) - probabilities.unsqueeze(-1) * roots.unsqueeze(-2)
+
+    def sum_of_hessians(
+        self, outputs: Float[Tensor, "n c"], weight: Float[Tensor, "n 1"]
+    ) -> Float[Tensor, "c c"]:
+        """``diag(Σ w π) - Σ w π πᵀ``."""
+        chances = outputs.softmax(1)
+        weighted = weight * chances
+        return torch.diag(weighted.sum(0)) - chances.mT @ weighted
+
+    def hessian_along(
+        self, outputs: Float[Tensor, "n c"], basis: Float[Tensor, "c k"]
+    ) -> Float[Tensor, "n k"]:
+        """``bᵀ B b``: the variance of ``b`` over the classes."""
+        chances = outputs.softmax(1)
+        return (chances @ basis.square() - (chances @ basis).square()).clamp_min(0)
 
     def mean(self, outputs: Tensor) -> Tensor:
         """The softmax."""
@@ -111,6 +180,15 @@ class Bernoulli:
     >>> Bernoulli().log_prob(torch.zeros(1, 2), torch.ones(1, 2)).exp()
     tensor([0.2500])
     """
+
+    link: ClassVar[LinkName] = "sigmoid"
+    is_concave: ClassVar[bool] = True
+    has_constant_curvature: ClassVar[bool] = False
+    unknown_noise: ClassVar[UnknownNoise | None] = None
+
+    def weight(self, targets: Tensor) -> None:
+        """All targets count alike."""
+        return
 
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
         """Sum over outputs (and pixels) of the log-probabilities."""
@@ -157,6 +235,9 @@ class GaussianNoise:
     tensor([1.])
     """
 
+    link: ClassVar[LinkName] = "linear"
+    is_concave: ClassVar[bool] = True
+    has_constant_curvature: ClassVar[bool] = True
     std: float | Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -164,6 +245,19 @@ class GaussianNoise:
             raise CosetError(
                 f"got a noise of {self.std!r:.80}", "needed a positive standard deviation, finite"
             )
+
+    @property
+    def unknown_noise(self) -> UnknownNoise | None:
+        """The size, where none is given."""
+        return "size" if self.std is None else None
+
+    def with_noise(self, std: float) -> "GaussianNoise":
+        """The same with noise of a known size."""
+        return replace(self, std=std)
+
+    def weight(self, targets: Tensor) -> None:
+        """All targets count alike."""
+        return
 
     def known_std(self, outputs: Tensor) -> Tensor:
         """The standard deviation, one an output, ready to broadcast over ``(n, c, *pixels)``."""
@@ -225,6 +319,15 @@ class HeteroscedasticGaussian:
     [[1.0]]
     """
 
+    link: ClassVar[LinkName] = "linear"
+    is_concave: ClassVar[bool] = False
+    has_constant_curvature: ClassVar[bool] = False
+    unknown_noise: ClassVar[UnknownNoise | None] = None
+
+    def weight(self, targets: Tensor) -> None:
+        """All targets count alike."""
+        return
+
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
         """Sum over targets (and pixels) of the Gaussian log-densities."""
         mean, log_variance = outputs.chunk(2, dim=1)
@@ -248,6 +351,13 @@ class HeteroscedasticGaussian:
     def noise_variance(self, outputs: Tensor) -> Tensor:
         """``exp s``."""
         return outputs.chunk(2, dim=1)[1].exp()
+
+    def predictive_variance(
+        self, mean: Float[Tensor, "n c"], covariance: Float[Tensor, "n c c"]
+    ) -> Float[Tensor, "n k"]:
+        """Of a target where the outputs are Gaussian: ``E exp s = exp(s + ½ var s)`` adds noise."""
+        means, logs = covariance.diagonal(dim1=1, dim2=2).chunk(2, dim=1)
+        return means + self.noise_variance(mean) * (logs / 2).exp()
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         """There are two outputs a target."""
@@ -302,7 +412,7 @@ def _check_finite(targets: Tensor) -> None:
         raise CosetError("got targets that are not finite", "needed finite numbers")
 
 
-_IMPLEMENTATIONS: tuple[Likelihood, ...] = (
+_IMPLEMENTATIONS: tuple[FullLikelihood, ...] = (
     Categorical(),
     Bernoulli(),
     GaussianNoise(),

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.batches import Batches
-from coset.bayes.likelihood import GaussianNoise
+from coset.bayes.likelihood import GaussianNoise, LinkName, UnknownNoise
 from coset.bayes.problem import Problem
 from coset.errors import CosetError, require_kind
 from coset.vocabulary import Batch, Inputs, Weights
@@ -30,6 +31,9 @@ class MultivariateNoise:
     tensor([0.5774])
     """
 
+    link: ClassVar[LinkName] = "linear"
+    is_concave: ClassVar[bool] = True
+    has_constant_curvature: ClassVar[bool] = True
     covariance: Float[Tensor, "c c"] | None = None
     diagonal: bool = False
 
@@ -49,6 +53,15 @@ class MultivariateNoise:
                 "got a noise covariance that is not positive definite",
                 "needed positive variances in every direction",
             )
+
+    @property
+    def unknown_noise(self) -> UnknownNoise | None:
+        """The covariance, where none is given."""
+        return "covariance" if self.covariance is None else None
+
+    def weight(self, targets: Tensor) -> None:
+        """All targets count alike."""
+        return
 
     def factor(self, like: Tensor) -> Float[Tensor, "c c"]:
         """The Cholesky factor ``L`` of the covariance, in the type of the outputs."""

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from coset.bayes.batches import Batches, Data, as_batches
-from coset.bayes.likelihood import Categorical, Likelihood
+from coset.bayes.defaults import link_of, with_noise
+from coset.bayes.likelihood import Categorical, Likelihood, LinkName
 from coset.bayes.prior import GaussianPrior
 from coset.errors import CosetError, require_kinds
 from coset.vocabulary import Batch, Inputs, Weights
@@ -172,6 +173,21 @@ class Problem:
         pairs = [(self.network.apply(weights, inputs), targets) for inputs, targets in self.train]
         outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         return outputs, targets
+
+    def first_outputs(self, weights: Weights) -> tuple[Tensor, Tensor]:
+        """Outputs and targets of the first batch."""
+        inputs, targets = next(iter(self.train))
+        return self.network.apply(weights, inputs), targets
+
+    def link(self) -> LinkName:
+        """How the mean of a target follows from the outputs."""
+        inputs, _ = next(iter(self.train))
+        outputs = self.network.apply(self.network.weights, take_rows(inputs, slice(1)))
+        return link_of(self.likelihood, outputs)
+
+    def with_noise(self, std: float) -> "Problem":
+        """The same problem with noise of a known size, where it is to be learnt."""
+        return self.with_likelihood(with_noise(self.likelihood, std))
 
     def with_likelihood(self, likelihood: Likelihood) -> "Problem":
         """The same problem under another likelihood (learnt noise, say)."""

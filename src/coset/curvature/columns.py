@@ -7,19 +7,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.likelihood import Categorical, Likelihood
+from coset.bayes.defaults import hessian_root, link_of
+from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 
 
-def columns(likelihood: Likelihood, outputs: Tensor) -> Iterator[Tensor]:
+def columns(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
     """The columns of the root of the output Hessian, each in the shape of the outputs.
 
     For outputs with pixels the Hessian does not couple them, so each pixel has its own columns.
     """
     if isinstance(likelihood, SignedColumns):
-        yield from likelihood.sampled_columns(outputs)
+        yield from likelihood.sampled_columns(outputs, targets)
         return
-    root = _root(likelihood, outputs.detach())
+    root = _root(likelihood, outputs.detach(), targets)
     if outputs.dim() == 2:
         yield from root.unbind(-1)
         return
@@ -36,20 +37,28 @@ def column_count(likelihood: Likelihood, outputs: Tensor) -> int:
     """How many columns the root has."""
     if isinstance(likelihood, SignedColumns):
         return likelihood.draws
-    pixels = outputs[0, 0].numel()
-    return int(_root(likelihood, outputs[:1].detach()).shape[-1]) * pixels
+    pixels, width = outputs[0, 0].numel(), outputs.shape[1]
+    if hasattr(likelihood, "hessian_root"):
+        width = int(likelihood.hessian_root(outputs[:1].detach()).shape[-1])
+    spared = width > 1 and link_of(likelihood, outputs) == "softmax"
+    return (width - spared) * pixels
 
 
-def _root(likelihood: Likelihood, outputs: Tensor) -> Float[Tensor, "n *pixels c r"]:
+def _root(
+    likelihood: Likelihood, outputs: Tensor, targets: Tensor
+) -> Float[Tensor, "n *pixels c r"]:
     """A root of the output Hessian with as few columns as it has ranks.
 
     For classes ``R √π = 0``, so a reflection that takes ``√π`` to the last axis leaves a column of
     zeros there, which is dropped: one backward pass less.
     """
-    root = likelihood.hessian_root(outputs)
-    if not isinstance(likelihood, Categorical) or root.shape[-1] < 2:
-        return root
+    root = hessian_root(likelihood, outputs, targets)
     sizes = outputs.movedim(1, -1).softmax(-1).sqrt()
+    if link_of(likelihood, outputs) != "softmax" or not 1 < root.shape[-1] == sizes.shape[-1]:
+        return root
+    rounding = 100 * torch.finfo(root.dtype).eps * (1 + float(root.abs().max()))
+    if float((root @ sizes.unsqueeze(-1)).abs().max()) > rounding:  # another root than ours
+        return root
     share = sizes[..., :-1] / (1 + sizes[..., -1:])
     return root[..., :-1] - root[..., -1:] * share.unsqueeze(-2)
 
@@ -70,9 +79,9 @@ class SignedColumns:
     draws: int
     generator: torch.Generator
 
-    def sampled_columns(self, outputs: Tensor) -> Iterator[Tensor]:
+    def sampled_columns(self, outputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
         """Columns ``R e / √draws``, each in the shape of the outputs, for all pixels at once."""
-        root = self.inner.hessian_root(outputs.detach())  # n pixels c r
+        root = hessian_root(self.inner, outputs.detach(), targets)  # n pixels c r
         for _ in range(self.draws):
             signs = torch.randint(
                 2, (*root.shape[:-2], root.shape[-1], 1), generator=self.generator
@@ -84,21 +93,9 @@ class SignedColumns:
         """Of the inner likelihood."""
         return self.inner.log_prob(outputs, targets)
 
-    def hessian(self, outputs: Tensor) -> Float[Tensor, "n *pixels c c"]:
-        """Of the inner likelihood, exact."""
-        return self.inner.hessian(outputs)
-
-    def hessian_root(self, outputs: Tensor) -> Float[Tensor, "n *pixels c r"]:
-        """Of the inner likelihood, exact."""
-        return self.inner.hessian_root(outputs)
-
     def mean(self, outputs: Tensor) -> Tensor:
         """Of the inner likelihood."""
         return self.inner.mean(outputs)
-
-    def noise_variance(self, outputs: Tensor) -> Tensor | None:
-        """Of the inner likelihood."""
-        return self.inner.noise_variance(outputs)
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         """As the inner likelihood does."""
@@ -121,6 +118,7 @@ def with_random_columns(problem: Problem, draws: int, seed: int = 0, *, again: b
 def exact(likelihood: Likelihood) -> Likelihood:
     """The likelihood without random columns.
 
+    >>> from coset import Categorical
     >>> exact(SignedColumns(Categorical(), 2, torch.Generator()))
     Categorical()
     """

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.linalg import vecdot
 
 from coset.bayes.problem import Problem
-from coset.curvature.capture import Recorded, pair_of, record
+from coset.curvature.capture import pair_of, record
 from coset.curvature.columns import column_count
 from coset.curvature.maps import Pair
 from coset.curvature.measure import Measured, recordings, squares
@@ -60,16 +60,14 @@ def correct(
         blocks[names] = block
     tables = {names: torch.zeros_like(block.table) for names, block in blocks.items()}
     bases: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
-    rows, start = _rows_at_a_time(problem, weights, layout, separate), 0
-    for recorded, columns in recordings(problem, weights, layout, outputs, separate, rows=rows):
+    rows = _rows_at_a_time(problem, weights, layout, separate)
+    for recorded, at, columns in recordings(problem, weights, layout, outputs, separate, rows=rows):
         if not bases:
             bases = {names: _basis(block, recorded.outputs) for names, block in blocks.items()}
-        at = here(recorded, outputs, start)
-        start += len(at)
         own = recorded.own
         if own is not None:
-            right = _along(recorded.maps[own][0].right(at), bases[own][1])[:, 0, 0]
-            sizes = along(problem.likelihood, at, bases[own][0][0])
+            right = _along(recorded.maps[own][0].right(at.outputs), bases[own][1])[:, 0, 0]
+            sizes = along(problem.likelihood, at.outputs, at.targets, bases[own][0][0])
             tables[own] += (sizes.mT @ right.square()).double()
         others = {names: basis for names, basis in bases.items() if names != own}
         while others and (some := list(islice(columns, _SIDE_BY_SIDE))):
@@ -79,13 +77,6 @@ def correct(
                 tables[names] += turned_squares(pairs, *basis).double()
     corrected = tuple(replace(block, table=tables[names]) for names, block in blocks.items())
     return Measured(BlockDiagonal(corrected, operator.order), previous.layers)
-
-
-def here(recorded: Recorded, outputs: Tensor | None, start: int) -> Tensor:
-    """Where the output Hessian of a recorded run is taken: there, or at its own outputs."""
-    if outputs is None:
-        return recorded.outputs.detach()
-    return outputs[start : start + len(recorded.outputs)]
 
 
 def _basis(block: Kronecker, like: Tensor) -> tuple[Tensor, Tensor]:

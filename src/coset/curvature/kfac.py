@@ -18,7 +18,7 @@ from coset.bayes.problem import Problem
 from coset.curvature.capture import Recorded, pair_of
 from coset.curvature.checks import check_gradients
 from coset.curvature.columns import column_count, with_random_columns
-from coset.curvature.correction import correct, here
+from coset.curvature.correction import correct
 from coset.curvature.maps import LinearMap
 from coset.curvature.measure import UNCUT, Block, Cuts, Measured, blocks_of, order_of, recordings
 from coset.curvature.moments import add_moment, symmetric
@@ -106,18 +106,16 @@ class KFAC:
     ) -> Measured:
         sums: dict[tuple[str, ...], _Moments] = {}
         blocks: list[Block] = []
-        start = 0
-        for recorded, columns in recordings(problem, weights, layout, outputs, cuts.separate):
+        for recorded, at, columns in recordings(problem, weights, layout, outputs, cuts.separate):
             if not blocks:
                 blocks = blocks_of(recorded, layout)
                 self._check_memory(blocks)
                 sums = {b.names: _Moments(b, recorded, self.approximation) for b in blocks}
-            at = here(recorded, outputs, start)
-            start += len(at)
             own = recorded.own
             if own is not None:
-                count = column_count(problem.likelihood, at)
-                sums[own].add_own(recorded.maps[own][0], summed(problem.likelihood, at), at, count)
+                count = column_count(problem.likelihood, at.outputs)
+                moment = summed(problem.likelihood, at.outputs, at.targets)
+                sums[own].add_own(recorded.maps[own][0], moment, at.outputs, count)
             for column in columns if own is None or len(blocks) > 1 else ():
                 recorded.visit(column, partial(_add_unless_own, sums, recorded, own))
             for moments in sums.values():

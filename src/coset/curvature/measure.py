@@ -81,6 +81,14 @@ class Curvature(Protocol):
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where the output Hessian of some examples is taken, and which targets count there."""
+
+    outputs: Tensor
+    targets: Tensor
+
+
+@dataclass(frozen=True)
 class Block:
     """Some tensors as matrices, and where their entries lie in the flat vector."""
 
@@ -96,17 +104,18 @@ def recordings(
     separate: frozenset[str] = frozenset(),
     *,
     rows: int | None = None,
-) -> Iterator[tuple[Recorded, Iterator[Tensor]]]:
+) -> Iterator[tuple[Recorded, Place, Iterator[Tensor]]]:
     """For each batch, or so many rows of it, the recorded run and the columns to send back."""
     start = 0
-    for inputs, _ in problem.train:
-        for part in (inputs,) if rows is None else split_rows(inputs, rows):
+    for inputs, targets in problem.train:
+        few = len(targets) if rows is None else rows
+        for part, labels in zip(split_rows(inputs, few), targets.split(few), strict=True):
             recorded = record(problem.network, weights, layout, part, separate=separate)
             check_finite(recorded.outputs)
-            count = len(recorded.outputs)
-            at = recorded.outputs if outputs is None else outputs[start : start + count]
-            start += count
-            yield recorded, columns(problem.likelihood, at)
+            own = recorded.outputs.detach()
+            at = own if outputs is None else outputs[start : start + len(own)]
+            start += len(own)
+            yield recorded, Place(at, labels), columns(problem.likelihood, at, labels)
 
 
 def blocks_of(recorded: Recorded, layout: Layout) -> list[Block]:

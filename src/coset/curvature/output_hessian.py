@@ -10,41 +10,55 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.likelihood import Categorical, Likelihood
+from coset.bayes.defaults import hessian, hessian_along, sum_of_hessians
+from coset.bayes.likelihood import Likelihood
 from coset.curvature.columns import exact
 
 _ENTRIES = 1 << 24
 """Entries of the Hessians that are formed at a time."""
 
 
-def summed(likelihood: Likelihood, outputs: Float[Tensor, "n c"]) -> Float[Tensor, "c c"]:
+def summed(
+    likelihood: Likelihood, outputs: Float[Tensor, "n c"], targets: Tensor
+) -> Float[Tensor, "c c"]:
     """``Σ_n B_n``; for classes ``diag(Σ π) - Σ π πᵀ``.
 
-    >>> summed(Categorical(), torch.zeros(3, 2))  # three times diag(½, ½) - ¼
+    >>> from coset import Categorical
+    >>> labels = torch.tensor([0, 1, 1])
+    >>> summed(Categorical(), torch.zeros(3, 2), labels)  # three times diag(½, ½) - ¼
     tensor([[ 0.7500, -0.7500],
             [-0.7500,  0.7500]])
     """
-    if isinstance(exact(likelihood), Categorical):
-        chances = outputs.softmax(1)
-        return torch.diag(chances.sum(0)) - chances.mT @ chances
-    return torch.stack([hessian.sum(0) for hessian in _slices(likelihood, outputs)]).sum(0)
+    found = sum_of_hessians(exact(likelihood), outputs, targets)
+    if found is not None:
+        return found
+    parts = _slices(likelihood, outputs, targets)
+    return torch.stack([part.sum(0) for part in parts]).sum(0)
 
 
 def along(
-    likelihood: Likelihood, outputs: Float[Tensor, "n c"], basis: Float[Tensor, "c k"]
+    likelihood: Likelihood,
+    outputs: Float[Tensor, "n c"],
+    targets: Tensor,
+    basis: Float[Tensor, "c k"],
 ) -> Float[Tensor, "n k"]:
     """``bᵀ B_n b`` for each column ``b`` of a basis.
 
-    >>> along(Categorical(), torch.zeros(1, 2), torch.tensor([[1.0, 1.0], [0.0, 1.0]]))
+    >>> from coset import Categorical
+    >>> basis = torch.tensor([[1.0, 1.0], [0.0, 1.0]])
+    >>> along(Categorical(), torch.zeros(1, 2), torch.tensor([0]), basis)
     tensor([[0.2500, 0.0000]])
     """
-    if isinstance(exact(likelihood), Categorical):  # the variance of b over the classes
-        chances = outputs.softmax(1)
-        return (chances @ basis.square() - (chances @ basis).square()).clamp_min(0)
-    parts = [((part @ basis) * basis).sum(1) for part in _slices(likelihood, outputs)]
-    return torch.cat(parts)
+    found = hessian_along(exact(likelihood), outputs, targets, basis)
+    if found is not None:
+        return found
+    parts = _slices(likelihood, outputs, targets)
+    return torch.cat([((part @ basis) * basis).sum(1) for part in parts])
 
 
-def _slices(likelihood: Likelihood, outputs: Float[Tensor, "n c"]) -> Iterator[Tensor]:
-    for some in outputs.split(max(1, _ENTRIES // outputs.shape[1] ** 2)):
-        yield likelihood.hessian(some)
+def _slices(
+    likelihood: Likelihood, outputs: Float[Tensor, "n c"], targets: Tensor
+) -> Iterator[Tensor]:
+    some = max(1, _ENTRIES // outputs.shape[1] ** 2)
+    for few, labels in zip(outputs.split(some), targets.split(some), strict=True):
+        yield hessian(exact(likelihood), few, labels)

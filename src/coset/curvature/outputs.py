@@ -3,20 +3,6 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.likelihood import Likelihood
-
-
-def has_gradients(likelihood: Likelihood) -> bool:
-    """Whether a parameter of the likelihood requires gradients.
-
-    >>> import torch
-    >>> from coset import GaussianNoise
-    >>> has_gradients(GaussianNoise(torch.tensor(1.0, requires_grad=True)))
-    True
-    """
-    values = vars(likelihood).values()
-    return any(isinstance(value, Tensor) and value.requires_grad for value in values)
-
 
 def through_root(
     root: Tensor, rows: Float[Tensor, "nc k"], outputs: Tensor, *, transpose: bool

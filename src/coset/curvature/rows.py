@@ -31,6 +31,7 @@ def gradient_rows(
     outputs: Tensor | None = None,
     index: Int[Tensor, " k"] | None = None,
     directions: Sequence[Tensor] | None = None,
+    targets: Tensor | None = None,
 ) -> Float[Tensor, "n r p"]:
     """Rows of the Jacobian, or of ``Rᵀ J`` with ``R`` the root of the output Hessian.
 
@@ -43,6 +44,7 @@ def gradient_rows(
         outputs: Where the Hessian is taken; ``None``: at the network's outputs.
         index: Some of the columns, in this order; no others are kept.
         directions: In the outputs, instead of the columns of the root; one row each.
+        targets: Of the examples, for the Hessian.
     """
     recorded = record(network, weights, layout, inputs)
     check_finite(recorded.outputs)
@@ -52,7 +54,8 @@ def gradient_rows(
         cotangents = list(unit_columns(recorded.outputs))
     else:
         at = recorded.outputs if outputs is None else outputs
-        cotangents = list(columns(likelihood, at))
+        assert targets is not None, "a Hessian is one at targets"
+        cotangents = list(columns(likelihood, at, targets))
     if recorded.foreign:
         rows = rows_by_example(network, weights, layout, inputs, cotangents).detach()
         return rows if index is None else rows[:, :, index]

@@ -105,7 +105,7 @@ class DiagonalOnly:
     ) -> Measured:
         """Measures the curvature."""
         total = torch.zeros(layout.size, dtype=torch.float64)
-        for recorded, columns in recordings(problem, weights, layout, outputs):
+        for recorded, _, columns in recordings(problem, weights, layout, outputs):
             if recorded.foreign:
                 return self._by_rows(problem, weights, layout, outputs)
             total = total.to(recorded.outputs.device)
@@ -135,15 +135,23 @@ def weighted_rows(
 ) -> Iterator[Float[Tensor, "r p"]]:
     """The rows of ``B^½ J`` for all data, some examples at a time."""
     start = 0
-    for inputs, _ in problem.train:
+    for inputs, targets in problem.train:
         found = problem.network.apply(weights, take_rows(inputs, slice(1)))
         columns = layout.size if index is None else max(len(index), max(layout.sizes) // 4)
         each = column_count(problem.likelihood, found) * columns
-        for part in split_rows(inputs, max(1, _CHUNK // each)):
+        few = max(1, _CHUNK // each)
+        for part, labels in zip(split_rows(inputs, few), targets.split(few), strict=True):
             count = count_rows(part)
             at = None if outputs is None else outputs[start : start + count]
             rows = gradient_rows(
-                problem.network, weights, layout, part, problem.likelihood, at, index
+                problem.network,
+                weights,
+                layout,
+                part,
+                problem.likelihood,
+                at,
+                index,
+                targets=labels,
             )
             yield rows.flatten(0, 1)
             start += count

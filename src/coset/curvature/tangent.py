@@ -14,12 +14,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from coset.bayes.defaults import has_constant_curvature, has_gradients, hessian_root
 from coset.bayes.likelihood import Likelihood
 from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
 from coset.curvature.jacobian import DIRECT, Jacobian
 from coset.curvature.line_search import lowest_along
-from coset.curvature.outputs import has_gradients, through_root
+from coset.curvature.outputs import through_root
 from coset.errors import CosetError, require_kind
 from coset.linalg import (
     Dense,
@@ -260,6 +261,11 @@ class Tangent:
         return FromFunctions((size, size), multiply, multiply)
 
     @property
+    def is_gaussian(self) -> bool:
+        """Whether its posterior is: noise of one covariance, and no search for the mode."""
+        return has_constant_curvature(self.likelihood, self.outputs, self.targets)
+
+    @property
     def is_small(self) -> bool:
         """Whether linear algebra with the whole Jacobian is quick."""
         matrix = self.jacobian.matrix
@@ -287,7 +293,7 @@ class Tangent:
 
     def root(self, outputs: Tensor) -> Tensor:
         """A root of the output Hessian at some outputs."""
-        return self.likelihood.hessian_root(outputs)
+        return hessian_root(self.likelihood, outputs, self.targets)
 
     def slope(self, outputs: Tensor) -> Tensor:
         """Gradient of the negative log-likelihood in the outputs."""

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+import torch
+
 from coset.bayes.batches import Batches, Data, InMemory, as_batches, repeatable_rows
-from coset.bayes.likelihood import Categorical
+from coset.bayes.defaults import link_of, weight_of
 from coset.bayes.problem import Problem
 from coset.linalg import scale
 from coset.posterior.covariance_factor import best_factor
@@ -83,18 +85,23 @@ def examine(
 
 def _doubts(posterior: Gaussian | TangentSamples, problem: Problem) -> list[str]:
     """A network that is right on its training data more often than it is sure."""
-    if not isinstance(problem.likelihood, Categorical):
-        return []
-    weights, seen = posterior.centre(problem.network), 0
+    weights, seen, examples = posterior.centre(problem.network), 0.0, 0
     confidence = accuracy = 0.0
     for inputs, targets in problem.train:
-        probabilities = problem.network.apply(weights, inputs).softmax(1)
-        confidence += float(probabilities.amax(1).double().mean()) * len(targets)
-        accuracy += float((probabilities.argmax(1) == targets).double().mean()) * len(targets)
-        seen += len(targets)
-        if seen >= _EXAMPLES:
+        outputs = problem.network.apply(weights, inputs)
+        if link_of(problem.likelihood, outputs) != "softmax":
+            return []
+        probabilities = problem.likelihood.mean(outputs)
+        weight = weight_of(problem.likelihood, outputs, targets)
+        counts = torch.ones(()) if weight is None else weight[:, 0].double()
+        right = (probabilities.argmax(1) == targets) * counts
+        confidence += float((probabilities.amax(1).double() * counts).sum())
+        accuracy += float(right.double().sum())
+        seen += float(counts.expand(targets.shape).sum())
+        examples += len(targets)
+        if examples >= _EXAMPLES:
             break
-    if (accuracy - confidence) / seen <= _GAP:
+    if not seen or (accuracy - confidence) / seen <= _GAP:
         return []
     return [
         f"on training data the network is right in {accuracy / seen:.0%} of the cases and sure to "

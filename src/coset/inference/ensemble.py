@@ -70,4 +70,4 @@ class DeepEnsemble:
         trained = train_stacks(
             problem, starts, recipe, seeds, shared, progress=progress, checkpoint=self.checkpoint
         )
-        return Samples(trained.weights, report=report_of(trained))
+        return Samples(trained.weights, report=report_of(trained, problem.likelihood))

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from coset.bayes.batches import as_batches
-from coset.bayes.likelihood import GaussianNoise
-from coset.bayes.multivariate import MultivariateNoise
+from coset.bayes.defaults import has_constant_curvature, unknown_noise, with_noise
+from coset.bayes.likelihood import GaussianNoise, Likelihood
 from coset.bayes.problem import Problem
 from coset.curvature.kfac import KFAC
 from coset.curvature.matrix_free import MatrixFree
@@ -136,17 +136,19 @@ class Laplace:
         generator: torch.Generator,
         passes: Passes,
     ) -> Gaussian | TangentSamples:
-        noise = problem.likelihood
-        unknown = isinstance(noise, MultivariateNoise) and noise.covariance is None
-        at_unit = is_learnt(noise) or (unknown and self.tuning is not None)
-        unit = problem.with_likelihood(GaussianNoise(1.0)) if at_unit else problem
+        unknown = unknown_noise(problem.likelihood)
+        unit = problem
+        if unknown == "covariance" and self.tuning is not None:
+            unit = problem.with_likelihood(GaussianNoise(1.0))  # in whitened outputs
+        elif unknown == "size":
+            unit = problem.with_noise(1.0)
         part = part_of(self.subset, curvature, unit, weights, generator=generator)
         part = replace(part, fixed=_others(part.layout, weights))
         if self.tuning is None:
             passes.phase(0.0, 1.0, "curvature", passes=2)
             return _untuned(problem, weights, part)
-        settings, notes = self.tuning.settled(unit.likelihood).with_safe_mean(unit.likelihood)
-        if not isinstance(problem.likelihood, MultivariateNoise):
+        settings, notes = self.tuning.settled(unit.link()).with_safe_mean(unit, weights)
+        if unknown != "covariance":
             posterior, _ = _tuned(problem, weights, part, settings, passes)
         else:
             posterior = fit_whitened(
@@ -174,8 +176,7 @@ class Laplace:
                 "needed whole tensors",
                 "use Full() with a Subnetwork, or name patterns",
             )
-        noise = problem.likelihood
-        if isinstance(noise, MultivariateNoise) and noise.covariance is None:
+        if unknown_noise(problem.likelihood) == "covariance":
             raise CosetError(
                 "got noise of unknown covariance with MatrixFree()",
                 "needed the covariance",
@@ -233,16 +234,17 @@ def _tuned(
     problem: Problem, weights: Weights, part: Part, settings: ByEvidence, passes: Passes
 ) -> tuple[Gaussian, Tangent]:
     """Finds the precisions, and the noise where it is unknown."""
-    noise = None
+    noise: Likelihood | None = None
     if is_learnt(problem.likelihood) and not settings.noise:
         noise = residual_noise(problem, weights)
         problem = problem.with_likelihood(noise)
     learn = is_learnt(problem.likelihood)
-    unit = problem.with_likelihood(GaussianNoise(1.0)) if learn else problem
+    unit = problem.with_noise(1.0) if learn else problem
     groups = part.groups(problem, settings)
     cuts = cuts_of(part.own, groups.labels)
+    first = _first(part.curvature, unit, weights, settings)
     passes.phase(0.0, _CURVATURE, "curvature")
-    measured = _first(part.curvature, unit, settings).build(unit, weights, part.own, cuts=cuts)
+    measured = first.build(unit, weights, part.own, cuts=cuts)
     tangent = part.tangent(unit, weights)
     tuner = Tuner(settings, tangent, part.curvature, groups, learn, cuts)
     left = 0.95 - _CURVATURE
@@ -254,7 +256,7 @@ def _tuned(
     )
     flat = tuned.precision[groups.labels]
     report = FitReport(
-        likelihood=GaussianNoise(tuned.noise_precision**-0.5) if learn else noise,
+        likelihood=with_noise(unit.likelihood, tuned.noise_precision**-0.5) if learn else noise,
         prior=part.prior(problem, flat),
         log_evidence=tuned.log_evidence,
         diagnostics=tuned.diagnostics,
@@ -264,9 +266,11 @@ def _tuned(
     return posterior, tangent
 
 
-def _first(curvature: Curvature, problem: Problem, settings: ByEvidence) -> Curvature:
+def _first(
+    curvature: Curvature, problem: Problem, weights: Weights, settings: ByEvidence
+) -> Curvature:
     """What tuning begins with: plain KFAC where eigenvalues are corrected at the mode anyway."""
-    gaussian = isinstance(problem.likelihood, GaussianNoise)
+    gaussian = has_constant_curvature(problem.likelihood, *problem.first_outputs(weights))
     if gaussian or settings.hessian != "tangent":
         return curvature
     return uncorrected(curvature)

@@ -118,7 +118,7 @@ class MaximumAPosteriori:
             checkpoint=self.checkpoint,
         )
         weights = {name: tensor[0] for name, tensor in trained.weights.items()}
-        report = report_of(trained)
+        report = report_of(trained, problem.likelihood)
         return PointMass(weights, report if learner is None else learner.report(trained, report))
 
 

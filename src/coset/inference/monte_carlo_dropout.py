@@ -72,7 +72,7 @@ class MCDropout:
         trained = train_stack(
             problem, starts, recipe, seeds, progress=progress, checkpoint=self.checkpoint
         )
-        report = report_of(trained)
+        report = report_of(trained, problem.likelihood)
         return tuple(
             RandomMasks(member, sites, self.per_example, report)
             for member in unstack(trained.weights)

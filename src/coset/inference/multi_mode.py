@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.likelihood import GaussianNoise
+from coset.bayes.defaults import noise_variance, with_noise
+from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 from coset.errors import CosetError, require_counts, require_kinds
 from coset.inference.ensemble import DeepEnsemble
@@ -231,14 +232,13 @@ def _report(parts: tuple[Posterior, ...], shares: Float[Tensor, " k"]) -> FitRep
     )
 
 
-def _noise(reports: list[FitReport], shares: Float[Tensor, " k"]) -> GaussianNoise | None:
+def _noise(reports: list[FitReport], shares: Float[Tensor, " k"]) -> Likelihood | None:
     """Noise whose variance is the mean of the components', each by its share in the mixture."""
     found = [report.likelihood for report in reports]
-    variances = [
-        torch.as_tensor(noise.std).double().square().mean()
-        for noise in found
-        if isinstance(noise, GaussianNoise) and noise.std is not None
-    ]
-    if len(variances) < len(found):
+    learnt = [noise for noise in found if noise is not None and hasattr(noise, "with_noise")]
+    if not learnt or len(learnt) < len(found):
         return None
-    return GaussianNoise(float(shares.double() @ torch.stack(variances)) ** 0.5)
+    one = torch.zeros(1, 1, dtype=torch.float64)
+    variances = [noise_variance(noise, one) for noise in learnt]
+    each = torch.stack([variance.mean() for variance in variances if variance is not None])
+    return with_noise(learnt[0], float(shares.double() @ each) ** 0.5)

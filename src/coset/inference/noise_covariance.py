@@ -41,7 +41,7 @@ def fit_whitened(
         settings: Of the search, without ``"auto"``.
     """
     noise = problem.likelihood
-    assert isinstance(noise, MultivariateNoise)
+    assert isinstance(noise, MultivariateNoise), "the only likelihood that learns a covariance"
     assert settings.form != "auto"
     outputs, targets = _outputs(problem, weights)
     learn = noise.covariance is None

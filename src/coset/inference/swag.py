@@ -140,7 +140,7 @@ class SWAG:
             checkpoint=part_of(self.checkpoint, "collection"),
             kind=f"collection of rank {self.rank}",
         )
-        report = report_of(again)
+        report = report_of(again, problem.likelihood)
         report = replace(report, diagnostics={**report.diagnostics, "learning_rate": rate})
         return tuple(
             self._posterior(problem, again.collected, member, row, report, generator)
@@ -148,7 +148,7 @@ class SWAG:
         )
 
     def _rate(self, problem: Problem, trained: Trained, generator: torch.Generator) -> float:
-        known = report_of(trained).likelihood
+        known = report_of(trained, problem.likelihood).likelihood
         exact = FullBatch.of(
             problem if known is None else problem.with_likelihood(known), trained.weights
         )

@@ -222,7 +222,7 @@ def _added_blocks(
     """Layer by layer, along the eigenvectors of the old precision."""
     blocks = dict(zip(posterior.layers, precision.blocks, strict=True))
     separate = frozenset(names[0] for names in posterior.layers if len(names) == 1)
-    for recorded, columns in recordings(problem, weights, posterior.layout, outputs, separate):
+    for recorded, _, columns in recordings(problem, weights, posterior.layout, outputs, separate):
         if not has_order(recorded, posterior.layout, posterior.layers, precision.order):
             raise CosetError(
                 "got a posterior whose blocks list the weights in another order",

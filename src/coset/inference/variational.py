@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from coset.bayes.batches import in_equal_parts
-from coset.bayes.likelihood import GaussianNoise
+from coset.bayes.defaults import with_noise
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.local_noise import (
@@ -24,7 +24,12 @@ from coset.inference.local_noise import (
 from coset.inference.run_record import RunRecord
 from coset.inference.training.gradients import Objective
 from coset.inference.training.loop import require_finite_weights
-from coset.inference.training.noise import Noise, half_squares, is_learnt
+from coset.inference.training.noise import (
+    Noise,
+    half_squares,
+    is_learnt,
+    residuals_per_example,
+)
 from coset.inference.training.recipe import Recipe
 from coset.posterior.families import FitReport
 from coset.posterior.low_rank import LowRankGaussian
@@ -90,7 +95,9 @@ class Run:
         }
         self._buffers = {name: first[name] for name in problem.network.buffers}
         self._learnt = is_learnt(problem.likelihood)
-        log_prob = half_squares if self._learnt else problem.likelihood.log_prob
+        log_prob = problem.likelihood.log_prob
+        if self._learnt:
+            log_prob = partial(half_squares, likelihood=problem.likelihood)
         self._objective = Objective(problem.network, log_prob)
         self._noise: Noise | None = None
         self._losses = self._total = torch.zeros(())
@@ -193,7 +200,7 @@ class Run:
         inputs, targets = batch
         losses = self._objective.losses(self._outputs(inputs), targets)
         if self._learnt and self._noise is None:
-            self._noise = Noise.first(losses.detach(), targets.shape[2:].numel())
+            self._noise = Noise.first(losses.detach(), residuals_per_example(self._problem))
         scale = 1.0 if self._noise is None else 1 / self._noise.variance
         penalty = self._method.temperature * self.divergence() / self._problem.train.size
         for group in self._optimiser.param_groups:
@@ -298,7 +305,8 @@ class Run:
         for k in range(len(self._generators)):
             likelihood = None
             if self._noise is not None:
-                likelihood = GaussianNoise(float(self._noise.variance[k].sqrt()))
+                std = float(self._noise.variance[k].sqrt())
+                likelihood = with_noise(self._problem.likelihood, std)
             numbers = {
                 "loss": float(losses[k]),
                 "divergence": float(divergence[k]),

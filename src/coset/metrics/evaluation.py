@@ -8,13 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.batches import as_tensor
-from coset.bayes.likelihood import (
-    Bernoulli,
-    Categorical,
-    GaussianNoise,
-    HeteroscedasticGaussian,
-)
-from coset.bayes.multivariate import MultivariateNoise
+from coset.bayes.defaults import gives_probabilities, link_of
 from coset.errors import CosetError, require_kind
 from coset.metrics.catalogue import CATALOGUE, Metric, metric_named
 from coset.metrics.collection import (
@@ -26,9 +20,6 @@ from coset.metrics.collection import (
     one_by_one,
     readings,
 )
-
-REGRESSIONS = GaussianNoise | HeteroscedasticGaussian | MultivariateNoise
-"""Likelihoods whose targets are numbers, also where these are whole."""
 
 Predict: TypeAlias = Callable[[Any], PredictionsLike]
 Score: TypeAlias = Callable[[PredictionsLike], Tensor]
@@ -90,8 +81,7 @@ def collect(
 ) -> Collected:
     """Predict the test set, then the outliers, and keep what the metrics read."""
     likelihood = getattr(predictor, "likelihood", None)
-    known = isinstance(likelihood, Bernoulli | Categorical)
-    yes_or_no = isinstance(likelihood, Bernoulli) if known else None
+    yes_or_no = None
     collected = None
     for inputs, targets in batches(_as_pair(test)):
         if targets is None:
@@ -100,7 +90,12 @@ def collect(
             )
         predictions = _predicted(predictor, inputs)
         mean = predictions.mean
-        truth = targets.to(mean.dtype) if isinstance(likelihood, REGRESSIONS) else targets
+        truth = targets
+        if likelihood is not None and gives_probabilities(likelihood, mean):
+            link = link_of(likelihood, mean)
+            yes_or_no = None if link == "other" else link == "sigmoid"
+        elif likelihood is not None:  # numbers, also where these are whole
+            truth = targets.to(mean.dtype)
         dense = mean.ndim > 2
         parts = one_by_one(predictions, truth) if dense else [(predictions, truth)]
         for part, target in parts:

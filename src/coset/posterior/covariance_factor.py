@@ -3,23 +3,14 @@
 import math
 
 import torch
-from torch import Tensor
 
 from coset.bayes.batches import Batches
-from coset.bayes.likelihood import (
-    Bernoulli,
-    Categorical,
-    GaussianNoise,
-    HeteroscedasticGaussian,
-    Likelihood,
-)
-from coset.bayes.multivariate import MultivariateNoise
-from coset.errors import CosetError
+from coset.bayes.likelihood import Likelihood
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.linearised import predict_from_moments
 from coset.posterior.links import Link, TopDifference
 from coset.posterior.output_moments import OutputDeviations, output_moments
-from coset.posterior.predict import Predictions
+from coset.posterior.targets import log_score
 from coset.weights.network import Network
 
 _FACTORS = (0.0, *(10 ** (k / 4) for k in range(-16, 1)))
@@ -49,37 +40,18 @@ def best_factor(
             predictions = predict_from_moments(
                 mean, covariance * factor, likelihood, link, torch.Generator().manual_seed(0)
             )
-            score = log_score(predictions, likelihood, targets)
-            parts.append(score.reshape(len(targets), -1).sum(1))
+            parts.append(
+                log_score(
+                    likelihood,
+                    mean,
+                    covariance * factor,
+                    predictions.mean,
+                    predictions.variance,
+                    targets,
+                )
+            )
         scores.append(torch.cat(parts).double())
     best = max(range(len(scores)), key=lambda index: float(scores[index].sum()))
     gain = scores[best] - scores[0]
     doubt = float(gain.std()) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
     return _FACTORS[best] if float(gain.mean()) > doubt else 0.0
-
-
-def log_score(predictions: Predictions, likelihood: Likelihood, targets: Tensor) -> Tensor:
-    """Logarithm of the predictive density of each target."""
-    mean = predictions.mean
-    tiny = torch.finfo(mean.dtype).tiny
-    if isinstance(likelihood, Categorical):
-        return mean.gather(1, targets.long().unsqueeze(1)).clamp_min(tiny).log().squeeze(1)
-    targets = targets.reshape(mean.shape)
-    if isinstance(likelihood, Bernoulli):
-        return torch.where(targets > 0, mean, 1 - mean).clamp_min(tiny).log().sum(1)
-    if isinstance(likelihood, MultivariateNoise) and predictions.covariance is not None:
-        factor = likelihood.factor(mean)
-        pixels = predictions.covariance.movedim((1, 2), (-2, -1))
-        total = torch.linalg.cholesky(pixels + factor @ factor.mT)
-        normal = torch.distributions.MultivariateNormal(mean.movedim(1, -1), scale_tril=total)
-        score: Tensor = normal.log_prob(targets.movedim(1, -1))
-        return score
-    if isinstance(likelihood, GaussianNoise | HeteroscedasticGaussian):
-        assert predictions.variance is not None
-        std = predictions.variance.clamp_min(tiny).sqrt()
-        scores = ((targets - mean) / std).square() + 2 * std.log() + math.log(2 * math.pi)
-        return -scores.sum(1) / 2
-    raise CosetError(
-        f"got validation data for {type(likelihood).__name__}",
-        "needed a likelihood of this library",
-    )

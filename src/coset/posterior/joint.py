@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.likelihood import GaussianNoise, Likelihood
-from coset.bayes.multivariate import MultivariateNoise
+from coset.bayes.defaults import has_constant_curvature, hessian, weight_of
+from coset.bayes.likelihood import Likelihood
 from coset.curvature.columns import unit_columns
 from coset.curvature.maps import Pair
 from coset.errors import CosetError
@@ -53,6 +53,7 @@ class JointPredictions:
         covariance: Of every output at every input with every other; without the noise.
         likelihood: How outputs and targets meet.
 
+    >>> from coset import GaussianNoise
     >>> covariance = torch.ones(2, 1, 2, 1)  # two inputs that rise and fall together
     >>> joint = JointPredictions(torch.zeros(2, 1), covariance, GaussianNoise(1.0))
     >>> draws = joint.sample(5, generator=torch.Generator().manual_seed(0))
@@ -109,7 +110,7 @@ class JointPredictions:
             generator: Of the draws; ``None``: one of seed 0.
         """
         self.likelihood.check(self.mean, targets)
-        if isinstance(self.likelihood, GaussianNoise | MultivariateNoise):
+        if has_constant_curvature(self.likelihood, self.mean, targets):
             return self._density(targets)
         generator = generator or torch.Generator().manual_seed(0)
         outputs = self.sample_outputs(draws, generator=generator)
@@ -117,14 +118,12 @@ class JointPredictions:
         return scores.logsumexp(0) - math.log(draws)
 
     def _density(self, targets: Tensor) -> Float[Tensor, ""]:
-        if isinstance(self.likelihood, MultivariateNoise):
-            root = self.likelihood.factor(self.mean)
-            total = self.matrix + torch.block_diag(*[root @ root.mT] * len(self.mean))
-        else:
-            noise = self.likelihood.noise_variance(self.mean)
-            assert noise is not None
-            total = self.matrix + torch.diag(noise.flatten())
-        residual = (targets.reshape(self.mean.shape) - self.mean).reshape(-1, 1)
+        noise = torch.linalg.pinv(hessian(self.likelihood, self.mean, targets))
+        weight = weight_of(self.likelihood, self.mean, targets)
+        counts = torch.ones_like(self.mean) if weight is None else weight.expand_as(self.mean)
+        kept = (counts > 0).flatten()
+        total = (self.matrix + torch.block_diag(*noise))[kept][:, kept]
+        residual = (targets.reshape(self.mean.shape) - self.mean).reshape(-1, 1)[kept]
         factor = cholesky(total)
         white = torch.linalg.solve_triangular(factor, residual, upper=False)
         volume = factor.diagonal().log().sum() + len(residual) * math.log(2 * math.pi) / 2

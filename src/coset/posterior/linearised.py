@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.likelihood import GaussianNoise, HeteroscedasticGaussian, Likelihood
-from coset.bayes.multivariate import MultivariateNoise
+from coset.bayes.defaults import gives_probabilities
+from coset.bayes.likelihood import Likelihood
 from coset.errors import CosetError, require_counts, require_kinds
 from coset.posterior.families import Mixture, Posterior
 from coset.posterior.gaussian import Gaussian
@@ -22,10 +22,9 @@ from coset.posterior.links import Link, Probit
 from coset.posterior.output_moments import OutputDeviations, needs_graph, output_moments
 from coset.posterior.predict import Predictions, weighted_mean
 from coset.posterior.tangent_samples import sampled_around
+from coset.posterior.targets import target_moments
 from coset.vocabulary import Inputs
 from coset.weights.network import Network
-
-_REGRESSIONS = (GaussianNoise, MultivariateNoise, HeteroscedasticGaussian)
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ class Linearised:
         members = torch.cat([part.members for part in found])
         covariance = _spread_of([mode for _, mode in modes], shares)
         variance: Tensor | None = covariance.diagonal(dim1=1, dim2=2).movedim(-1, 1)
-        if isinstance(likelihood, _REGRESSIONS):
+        if not gives_probabilities(likelihood, modes[0][1].mean):
             variance = _variance_of_targets(found, shares)
         return Predictions(members, variance, covariance, log_weights)
 
@@ -187,13 +186,13 @@ def predict_from_moments(
     count, pixels = len(mean), tuple(mean.shape[2:])
     flat = mean.movedim(1, -1).reshape(-1, mean.shape[1])
     spread = covariance.movedim((1, 2), (-2, -1)).reshape(*flat.shape, -1)
-    if isinstance(likelihood, HeteroscedasticGaussian):
-        members = likelihood.mean(flat).unsqueeze(0)
-    elif isinstance(likelihood, GaussianNoise | MultivariateNoise):
-        members = flat.unsqueeze(0)
-    else:
+    variance: Tensor | None
+    if gives_probabilities(likelihood, flat):
         members = link(flat, spread, likelihood, generator=generator)
-    variance = _variance(flat, spread, likelihood)
+        variance = spread.diagonal(dim1=1, dim2=2)
+    else:
+        found, variance = target_moments(likelihood, flat, spread)
+        members = found.unsqueeze(0)
 
     def dense(values: Tensor, axis: int) -> Tensor:
         shaped = values.reshape(*values.shape[:axis], count, *pixels, values.shape[-1])
@@ -202,18 +201,3 @@ def predict_from_moments(
     return Predictions(
         dense(members, 1), None if variance is None else dense(variance, 0), covariance
     )
-
-
-def _variance(
-    mean: Float[Tensor, "n c"], covariance: Float[Tensor, "n c c"], likelihood: Likelihood
-) -> Float[Tensor, "n k"] | None:
-    spread = covariance.diagonal(dim1=1, dim2=2)
-    if isinstance(likelihood, GaussianNoise):
-        return None if likelihood.std is None else spread + likelihood.noise_variance(mean)
-    if isinstance(likelihood, MultivariateNoise):
-        return spread + likelihood.noise_variance(mean)
-    if isinstance(likelihood, HeteroscedasticGaussian):
-        means, logs = spread.chunk(2, dim=1)
-        # the log-variance is Gaussian too: E exp s = exp(s + ½ var s)
-        return means + likelihood.noise_variance(mean) * (logs / 2).exp()
-    return spread

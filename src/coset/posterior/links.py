@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.likelihood import Categorical, Likelihood
+from coset.bayes.defaults import link_of, name_of
+from coset.bayes.likelihood import Likelihood
 from coset.errors import CosetError, require_counts
 
 
@@ -40,6 +41,7 @@ class Probit:
             common shift of all logits, which the softmax ignores and the data never determine,
             does not count as uncertainty.  Otherwise ``v`` is the diagonal of ``S``.
 
+    >>> from coset import Categorical
     >>> mean, generator = torch.tensor([[2.0, 0.0]]), torch.Generator()
     >>> shift = torch.full((1, 2, 2), 9.0)  # all logits together
     >>> bool(Probit()(mean, shift, Categorical(), generator=generator).allclose(mean.softmax(1)))
@@ -57,7 +59,10 @@ class Probit:
         generator: torch.Generator,
     ) -> Float[Tensor, "m n k"]:
         """Probabilities in closed form."""
-        if self.projected and isinstance(likelihood, Categorical):
+        name = link_of(likelihood, mean)
+        if name == "other":  # probabilities by a link of the likelihood's own
+            return SampledSoftmax()(mean, covariance, likelihood, generator=generator)
+        if self.projected and name == "softmax":
             centred = covariance - covariance.mean(1, keepdim=True)
             covariance = centred - centred.mean(2, keepdim=True)
         variance = covariance.diagonal(dim1=1, dim2=2).clamp_min(0)
@@ -72,6 +77,7 @@ class TopDifference:
     and the most probable class stays what it is, which a factor for each class does not promise.
     For yes-or-no targets it is MacKay's approximation, as :class:`Probit`.
 
+    >>> from coset import Categorical
     >>> mean, generator = torch.tensor([[2.0, 0.0]]), torch.Generator()
     >>> spread = torch.diag_embed(torch.tensor([[40.0, 40.0]]))
     >>> TopDifference()(mean, spread, Categorical(), generator=generator)  # 2 / √(1 + 5π)
@@ -87,7 +93,7 @@ class TopDifference:
         generator: torch.Generator,
     ) -> Float[Tensor, "m n k"]:
         """Probabilities in closed form."""
-        if not isinstance(likelihood, Categorical):
+        if link_of(likelihood, mean) != "softmax":
             return Probit()(mean, covariance, likelihood, generator=generator)
         top = mean.argmax(1, keepdim=True)
         own = covariance.diagonal(dim1=1, dim2=2)
@@ -104,6 +110,7 @@ class SampledSoftmax:
     Attributes:
         draws: How many.
 
+    >>> from coset import Categorical
     >>> link = SampledSoftmax(draws=7)
     >>> covariance = torch.zeros(1, 2, 2)
     >>> link(torch.zeros(1, 2), covariance, Categorical(), generator=torch.Generator()).shape
@@ -156,9 +163,9 @@ class LaplaceBridge:
         generator: torch.Generator,
     ) -> Float[Tensor, "m n k"]:
         """Probabilities in closed form."""
-        if not isinstance(likelihood, Categorical):
+        if link_of(likelihood, mean) != "softmax":
             raise CosetError(
-                f"got the Laplace bridge for {type(likelihood).__name__}",
+                f"got the Laplace bridge for {name_of(likelihood)}",
                 "needed Categorical(): a Dirichlet distribution is one over classes",
                 "use Probit() or SampledSoftmax()",
             )

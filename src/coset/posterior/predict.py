@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import vmap
 
-from coset.bayes.likelihood import GaussianNoise, Likelihood
+from coset.bayes.defaults import gives_probabilities, noise_variance
+from coset.bayes.likelihood import Likelihood
 from coset.errors import CosetError, require_counts
 from coset.posterior.chunks import Plan, plan_chunks
 from coset.posterior.families import Finite, Mixture, Posterior
@@ -210,13 +211,13 @@ def summarise(
     flat = outputs.flatten(0, 1)
     members = likelihood.mean(flat).unflatten(0, (count, data))
     spread = (members - weighted_mean(members, log_weights)).square()
-    variance: Tensor | None = weighted_mean(spread, log_weights)
-    if isinstance(likelihood, GaussianNoise) and likelihood.std is None:
+    spread_alone = weighted_mean(spread, log_weights)
+    variance: Tensor | None = spread_alone
+    noise = noise_variance(likelihood, flat)
+    if noise is not None:
+        variance = spread_alone + weighted_mean(noise.unflatten(0, (count, data)), log_weights)
+    elif not gives_probabilities(likelihood, flat):
         variance = None  # without the noise, the spread alone would pass for the whole variance
-    else:
-        noise = likelihood.noise_variance(flat)
-        if noise is not None and variance is not None:
-            variance = variance + weighted_mean(noise.unflatten(0, (count, data)), log_weights)
     return Predictions(members, variance, log_weights=log_weights)
 
 

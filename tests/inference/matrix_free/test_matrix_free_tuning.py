@@ -127,7 +127,7 @@ def test_the_log_evidence_lies_within_four_standard_errors(kind, mean, generator
         likelihood=given,
         generator=generator,
     )
-    settled = tuning.settled(given)
+    settled = tuning.settled(given.link)
     tangent = linearise(module, pair, given)
     exact = float(
         tangent.log_evidence(predictor.prior, mean=mean, form=settled.form, hessian=settled.hessian)

@@ -11,7 +11,7 @@ def test_losses_are_those_of_the_likelihood():
     """Both the loss and its gradient, scaled by the variance, against the density itself."""
     outputs = torch.randn(7, 3, requires_grad=True)
     targets = torch.randn(7, 3)
-    half = -half_squares(outputs, targets).mean()
+    half = -half_squares(outputs, targets, likelihood=GaussianNoise()).mean()
     noise = Noise(torch.tensor([0.49]), outputs=3, floor=1e-9)
     expected = -GaussianNoise(0.7).log_prob(outputs, targets).mean()
     torch.testing.assert_close(noise.losses(half.view(1))[0], expected)

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from coset.bayes.likelihood import GaussianNoise
-from coset.bayes.multivariate import MultivariateNoise
+from coset.bayes.defaults import with_noise
+from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 from coset.curvature.checks import check_finite
 from coset.curvature.jacobian import Jacobian
@@ -65,14 +65,14 @@ def fit_matrix_free(
         checkpoint: Where the run is written down, to be taken up again.
     """
     solver = curvature.settled(problem.train.size)
-    settings = None if tuning is None else tuning.settled(problem.likelihood)
+    settings = None if tuning is None else tuning.settled(problem.link())
     learn = is_learnt(problem.likelihood)
     noise = None
     if learn and settings is not None and not settings.noise:
         noise = residual_noise(problem, weights)
         problem, learn = problem.with_likelihood(noise), False
     seed = int(torch.randint(2**62, (), generator=generator))
-    unit = problem.with_likelihood(GaussianNoise(1.0)) if learn else problem
+    unit = problem.with_noise(1.0) if learn else problem
     model = _model(_tangent(unit, weights, layout), curvature, settings, learn, seed)
     _check_memory(model, curvature, solver)
     model = _with_features(model, curvature, tell)
@@ -99,7 +99,7 @@ def _loop(
     tell: Progress,
 ) -> Found:
     tangent = model.tangent
-    gaussian = isinstance(tangent.likelihood, GaussianNoise | MultivariateNoise)
+    gaussian = tangent.is_gaussian
     mean: Mean = "network" if settings is None else settings.mean
     if settings is None:
         refresh, updates = False, 0
@@ -129,7 +129,7 @@ def _loop(
 
 
 def _posterior(
-    found: Found, model: Model, settings: ByEvidence | None, noise: GaussianNoise | None
+    found: Found, model: Model, settings: ByEvidence | None, noise: Likelihood | None
 ) -> TangentSamples:
     tangent, state = model.tangent, found.state
     layout = tangent.layout
@@ -138,7 +138,9 @@ def _posterior(
         network, own = tangent.problem.network, tangent.problem.prior
         given = {n: own.of(n, network.weights[n]) for n in network.layout.names}
         prior = prior_of(layout, model.flat(state.precision).double(), given)
-    learnt = GaussianNoise(float(state.noise) ** -0.5) if model.learn_noise else noise
+    learnt = noise
+    if model.learn_noise:
+        learnt = with_noise(tangent.likelihood, float(state.noise) ** -0.5)
     evidence = None if found.half_logdet is None else found.log_joint - found.half_logdet.value
     report = FitReport(
         likelihood=learnt,

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from coset.bayes.likelihood import GaussianNoise
+from coset.bayes.defaults import with_noise
 from coset.curvature.products import Linearisation
 from coset.curvature.tangent import Form, Point, Tangent
 from coset.errors import CosetError
@@ -66,7 +66,7 @@ class Model:
         """The tangent model under some noise precision."""
         if not self.learn_noise:
             return self.tangent
-        return self.tangent.with_likelihood(GaussianNoise(noise**-0.5))
+        return self.tangent.with_likelihood(with_noise(self.tangent.likelihood, noise**-0.5))
 
     def flat(self, precision: Float[Tensor, " g"]) -> Float[Tensor, " p"]:
         """``Λ``: one precision a weight."""
@@ -78,7 +78,7 @@ class Model:
 
     def pulled_noise(self, tangent: Tangent, outputs: Tensor) -> Float[Tensor, "p m"]:
         """``Jᵀ R e``; the random numbers are always the same."""
-        root = tangent.likelihood.hessian_root(outputs)
+        root = tangent.root(outputs)
         noise = torch.stack(
             [_colour(root, source(self.seed, "data", k)) for k in range(self.samples)]
         )
@@ -130,7 +130,7 @@ def estimate_diagonal(
     the outputs never read has none; it gets the mean of its tensor, which changes no prediction.
     """
     line = Linearisation(tangent.problem.network, tangent.weights, tangent.layout)
-    root = tangent.likelihood.hessian_root(outputs)
+    root = tangent.root(outputs)
     random = source(seed, "diagonal")
     total = torch.zeros(tangent.layout.size, dtype=outputs.dtype, device=outputs.device)
     start = 0

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from coset.bayes.defaults import hessian_root
 from coset.curvature.matrix_free import ConjugateGradients, StochasticDescent
 from coset.curvature.products import Linearisation
 from coset.curvature.tangent import Point, Tangent
@@ -204,7 +205,8 @@ def _gradient(
         directions = value.clone()
         directions[-1] -= tangent.layout.flatten(tangent.weights)
     changes = line.push(inputs, directions)
-    cotangents = _weigh(tangent.likelihood.hessian_root(turn.curved[index]), changes)
+    root = hessian_root(tangent.likelihood, turn.curved[index], labels)
+    cotangents = _weigh(root, changes)
     if with_mode:
         base = tangent.outputs[index] if full else torch.zeros_like(tangent.outputs[index])
         leaf = (base + changes[-1]).detach().requires_grad_()
@@ -236,10 +238,10 @@ def _largest(solver: StochasticDescent, turn: Round, scales: Float[Tensor, " p"]
         index = order[place * solver.batch :][: solver.batch]
         if not len(index):
             break
-        inputs, _ = tangent.problem.train.rows(index)
+        inputs, labels = tangent.problem.train.rows(index)
         share = tangent.problem.train.size / len(index)
         for outputs in (turn.curved[index], torch.zeros_like(turn.curved[index])):
-            root = tangent.likelihood.hessian_root(outputs)
+            root = hessian_root(tangent.likelihood, outputs, labels)
             vector = torch.randn(scales.shape, generator=random, dtype=scales.dtype).to(scales)
             for _ in range(_POWER_STEPS):
                 vector = vector / vector.norm()

@@ -4,11 +4,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from coset.bayes.batches import Data
-from coset.bayes.likelihood import GaussianNoise, HeteroscedasticGaussian, Likelihood
-from coset.bayes.multivariate import MultivariateNoise
+from coset.bayes.defaults import is_concave
+from coset.bayes.likelihood import LinkName
+from coset.bayes.problem import Problem
 from coset.curvature.tangent import HessianAt, Mean
 from coset.errors import require_counts, require_kinds
 from coset.inference.precisions.grouping import Grouping
+from coset.vocabulary import Weights
 
 
 @dataclass(frozen=True)
@@ -52,25 +54,30 @@ class ByEvidence:
         if self.steps is not None:
             require_counts(0, steps=self.steps)
 
-    def settled(self, likelihood: Likelihood) -> "ByEvidence":
-        """Without ``"auto"``."""
-        gaussian = isinstance(
-            likelihood, GaussianNoise | MultivariateNoise | HeteroscedasticGaussian
-        )
-        at_network = gaussian or self.mean != "tangent"
+    def settled(self, link: LinkName) -> "ByEvidence":
+        """Without ``"auto"``, for a likelihood with this link."""
+        regression = link == "linear"
+        at_network = regression or self.mean != "tangent"
         form = ("full" if at_network else "simple") if self.form == "auto" else self.form
         hessian = self.hessian
-        if gaussian or hessian == "auto":
+        if regression or hessian == "auto":
             hessian = "network" if at_network else "tangent"
         return replace(self, form=form, hessian=hessian)
 
-    def with_safe_mean(self, likelihood: Likelihood) -> tuple["ByEvidence", tuple[str, ...]]:
+    def with_safe_mean(
+        self, problem: Problem, weights: Weights
+    ) -> tuple["ByEvidence", tuple[str, ...]]:
         """With one Newton step where a tangent model may have no mode, and a note that says so.
 
         The log-likelihood of a mean and its log-variance is not concave: where the tangent model
         meets a target, its log-variance falls until only a small prior holds it.
         """
-        if self.mean != "tangent" or not isinstance(likelihood, HeteroscedasticGaussian):
+        if self.mean != "tangent":
             return self, ()
-        note = "evidence after one Newton step: with noise by input the mode is not safe to seek"
+        if is_concave(problem.likelihood, *problem.first_outputs(weights)):
+            return self, ()
+        note = (
+            "evidence after one Newton step: the log-likelihood is not concave in the outputs "
+            "(as with noise by input), so the mode is not safe to seek"
+        )
         return replace(self, mean="newton"), (note,)

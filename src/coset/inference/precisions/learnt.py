@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.likelihood import GaussianNoise
 from coset.bayes.problem import Problem
 from coset.curvature.kfac import KFAC
 from coset.curvature.measure import Curvature
@@ -80,8 +79,7 @@ class Learner:
         weights = {name: tensor[0] for name, tensor in state.weights.items()}
         problem = self.problem
         if state.noise is not None:
-            noise = GaussianNoise(float(state.noise.variance[0].sqrt()))
-            problem = problem.with_likelihood(noise)
+            problem = problem.with_noise(float(state.noise.variance[0].sqrt()))
         groups = group_weights(
             problem,
             problem.network.layout,

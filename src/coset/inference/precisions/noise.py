@@ -5,7 +5,8 @@ from functools import cached_property
 
 from torch import Tensor
 
-from coset.bayes.likelihood import GaussianNoise
+from coset.bayes.defaults import count_targets, residuals, with_noise
+from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 from coset.curvature.tangent import Tangent
 from coset.vocabulary import Weights
@@ -14,9 +15,12 @@ _TINY, _LEAST = 1e-24, 1e-3
 """Smallest squares that count, and the smallest share of the data that noise is estimated from."""
 
 
-def residual_noise(problem: Problem, weights: Weights) -> GaussianNoise:
-    """Noise of the size of the network's own residuals."""
-    return GaussianNoise().estimate(*problem.outputs_and_targets(weights))
+def residual_noise(problem: Problem, weights: Weights) -> Likelihood:
+    """The likelihood with noise of the size of the network's own residuals."""
+    outputs, targets = problem.outputs_and_targets(weights)
+    left = residuals(problem.likelihood, outputs, targets)
+    mean = left.square().sum() / count_targets(problem.likelihood, outputs, targets)
+    return with_noise(problem.likelihood, float(mean.sqrt().clamp_min(1e-12)))
 
 
 @dataclass(frozen=True)
@@ -36,10 +40,11 @@ class Residuals:
         count = self._count
         return max(count - effective, _LEAST * count) / max(self._squares(outputs), _TINY)
 
-    @property
-    def _count(self) -> int:
-        return self.tangent.outputs.numel()
+    @cached_property
+    def _count(self) -> float:
+        tangent = self.tangent
+        return count_targets(tangent.likelihood, tangent.outputs, tangent.targets)
 
     def _squares(self, outputs: Tensor) -> float:
-        targets = self.tangent.targets.reshape(outputs.shape)
-        return float((outputs - targets).double().square().sum())
+        found = residuals(self.tangent.likelihood, outputs, self.tangent.targets)
+        return float(found.double().square().sum())

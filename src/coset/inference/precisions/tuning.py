@@ -9,7 +9,7 @@ from itertools import accumulate
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.likelihood import GaussianNoise
+from coset.bayes.defaults import with_noise
 from coset.curvature.columns import column_count
 from coset.curvature.kfac import KFAC
 from coset.curvature.low_rank import LowRank
@@ -136,13 +136,13 @@ class Tuner:
             state = self._refreshed(state, rough=False)
         return self._result(state)
 
+    @cached_property
+    def _gaussian(self) -> bool:
+        return self.tangent.is_gaussian
+
     @property
     def _exact(self) -> bool:
-        return (
-            self.settings.mean == "tangent"
-            and isinstance(self.tangent.likelihood, GaussianNoise)
-            and self.tangent.is_small
-        )
+        return self.settings.mean == "tangent" and self._gaussian and self.tangent.is_small
 
     @property
     def _has_many_columns(self) -> bool:
@@ -167,7 +167,7 @@ class Tuner:
             return self.settings.steps
         if self.settings.mean == "network" and self.settings.hessian == "network":
             return 100
-        if isinstance(self.tangent.likelihood, GaussianNoise):
+        if self._gaussian:
             return 200 if self.tangent.is_small else 10
         return 5
 
@@ -191,7 +191,7 @@ class Tuner:
     def _model(self, state: _State) -> Tangent:
         if not self.learn_noise:
             return self.tangent
-        return self.tangent.with_likelihood(GaussianNoise(state.noise**-0.5))
+        return self.tangent.with_likelihood(with_noise(self.tangent.likelihood, state.noise**-0.5))
 
     def _flat(self, state: _State) -> Float[Tensor, " p"]:
         like = self.tangent.outputs

@@ -7,6 +7,7 @@ evaluated in turn inside a step (:mod:`coset.inference.training.gradients`).
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,12 @@ from coset.inference.training.gradients import (
     evaluation_losses,
     one_by_one,
 )
-from coset.inference.training.noise import Noise, half_squares, is_learnt
+from coset.inference.training.noise import (
+    Noise,
+    half_squares,
+    is_learnt,
+    residuals_per_example,
+)
 from coset.inference.training.recipe import Recipe
 from coset.inference.training.state import Trained, TrainingState, join
 from coset.inference.training.stopping import Best
@@ -190,7 +196,9 @@ def _begin(
         for name, tensor in starts.items()
     }
     learnt = is_learnt(problem.likelihood)
-    log_prob = half_squares if learnt else problem.likelihood.log_prob
+    log_prob = problem.likelihood.log_prob
+    if learnt:
+        log_prob = partial(half_squares, likelihood=problem.likelihood)
     watched = alone and all(tensor.is_cpu for tensor in weights.values())
     objective = Objective(network, log_prob, Draws() if watched else None)
     validation = recipe.held_out()
@@ -215,7 +223,7 @@ def _first_noise(run: _Run, weights: Weights) -> Noise:
     inputs, targets = next(iter(run.problem.train))
     vectorised = run.evaluate is not one_by_one
     losses = evaluation_losses(run.objective, weights, [(inputs, targets)], vectorised=vectorised)
-    return Noise.first(losses, targets.shape[1:].numel())
+    return Noise.first(losses, residuals_per_example(run.problem))
 
 
 def _train_epoch(run: _Run, state: TrainingState) -> None:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from coset.bayes.likelihood import GaussianNoise
+from coset.bayes.defaults import with_noise
+from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 from coset.errors import require_counts
 from coset.inference.training.state import Trained
@@ -47,17 +48,17 @@ def starting_points(problem: Problem, start: Weights | None, seeds: Sequence[int
     return {name: tensor.expand(len(seeds), *tensor.shape) for name, tensor in start.items()}
 
 
-def report_of(trained: Trained) -> FitReport:
+def report_of(trained: Trained, likelihood: Likelihood) -> FitReport:
     """The learnt noise and the numbers of a training.
 
     A mixture of members with noise variances ``σ²`` has the mean of them as its own.
     """
-    likelihood = None
+    learnt = None
     if trained.variances is not None:
-        likelihood = GaussianNoise(float(trained.variances.mean().sqrt()))
+        learnt = with_noise(likelihood, float(trained.variances.mean().sqrt()))
     diagnostics = {
         "loss": float(trained.losses.mean()),
         "epochs": float(max(trained.epochs)),
         "steps": float(trained.steps),
     }
-    return FitReport(likelihood=likelihood, diagnostics=diagnostics)
+    return FitReport(likelihood=learnt, diagnostics=diagnostics)

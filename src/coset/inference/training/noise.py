@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.likelihood import GaussianNoise, Likelihood
+from coset.bayes.defaults import count_targets, residuals, unknown_noise, weight_of
+from coset.bayes.likelihood import Likelihood
+from coset.bayes.problem import Problem
 
 _FLOOR = 1e-12
 
@@ -20,21 +22,36 @@ _FLOOR = 1e-12
 def is_learnt(likelihood: Likelihood) -> bool:
     """Whether the method that fits has to find the noise.
 
+    >>> from coset import GaussianNoise
     >>> is_learnt(GaussianNoise()), is_learnt(GaussianNoise(0.1))
     (True, False)
     """
-    return isinstance(likelihood, GaussianNoise) and likelihood.std is None
+    return unknown_noise(likelihood) == "size"
 
 
-def half_squares(outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
+def half_squares(
+    outputs: Tensor, targets: Tensor, *, likelihood: Likelihood
+) -> Float[Tensor, " n"]:
     """``-Σ r² / 2`` for each example: the Gaussian log-density without its constants.
 
     >>> import torch
-    >>> half_squares(torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]))
+    >>> from coset import GaussianNoise
+    >>> outputs, targets = torch.zeros(1, 2), torch.tensor([[3.0, 4.0]])
+    >>> half_squares(outputs, targets, likelihood=GaussianNoise())
     tensor([-12.5000])
     """
-    residuals = targets.reshape(outputs.shape) - outputs
-    return -residuals.flatten(1).square().sum(1) / 2
+    return -residuals(likelihood, outputs, targets).flatten(1).square().sum(1) / 2
+
+
+def residuals_per_example(problem: Problem) -> float:
+    """How many residuals an example has, on average over all data."""
+    total, likelihood = 0.0, problem.likelihood
+    for _, targets in problem.train:
+        outputs = targets.reshape(len(targets), -1, *targets.shape[2:])
+        if weight_of(likelihood, outputs, targets) is None:  # then all have as many
+            return float(targets.shape[1:].numel())
+        total += count_targets(likelihood, outputs, targets)
+    return total / problem.train.size
 
 
 @dataclass(frozen=True)
@@ -43,16 +60,16 @@ class Noise:
 
     Attributes:
         variance: Noise variance of each member.
-        outputs: Number ``k`` of residuals of an example.
+        outputs: Number ``k`` of residuals of an example, on average.
         floor: The least variance: a network that goes through every point still divides by it.
     """
 
     variance: Float[Tensor, " m"]
-    outputs: int
+    outputs: float
     floor: float
 
     @staticmethod
-    def first(losses: Float[Tensor, " m"], outputs: int) -> "Noise":
+    def first(losses: Float[Tensor, " m"], outputs: float) -> "Noise":
         """The noise of untrained members, from the means of their half squares."""
         variance = 2 * losses / outputs
         floor = max(float(variance.max()) * _FLOOR, _FLOOR**2)
