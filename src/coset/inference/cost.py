@@ -137,7 +137,7 @@ def _laplace(method: Laplace, problem: Problem) -> Cost | None:
     corrected = isinstance(structure, KFAC) and structure.corrected
     passes, products = [columns] * (1 + corrected), 0
     if method.tuning is not None:
-        settings = method.tuning.settled(problem.likelihood)
+        settings = method.tuning.settled(problem.link())
         if settings.hessian == "tangent":  # a first look, three rough ones and the last
             passes = [columns, *[min(columns, _ROUGH)] * 3, columns]
         if settings.mean != "network":
