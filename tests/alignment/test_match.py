@@ -19,9 +19,9 @@ from tests.symmetry.discovered import discovered
 from torch import nn
 
 from coset import CosetError, discover, stack, weights_of
-from coset.alignment.any_group.proposals import cycles
 from coset.alignment.by_weights import ByWeights
 from coset.alignment.match import match
+from coset.alignment.proposals import cycles
 from coset.symmetry.elements import Element
 
 QUICK = (
@@ -180,7 +180,7 @@ def test_what_goes_too_far_as_a_whole_is_done_in_part(monkeypatch):
     group, pairs = recurrent_pairs(16, 10)
     reached = []
     for parts in (cycles, lambda plan, move: ()):
-        monkeypatch.setattr("coset.alignment.any_group.ascent.cycles", parts)
+        monkeypatch.setattr("coset.alignment.ascent.cycles", parts)
         reached.append(sum(match(group, b, to=a).objective for a, b in pairs))
     assert reached[0] > 1.2 * reached[1]
 

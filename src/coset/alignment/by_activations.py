@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from coset.alignment.any_group.ascent import inner
+from coset.alignment.ascent import inner
 from coset.alignment.by_weights import ByWeights, ascend, begin_at
 from coset.alignment.checks import answer, check_network, network_of
 from coset.alignment.plans import lone_signs, matched_tensors

@@ -8,16 +8,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.alignment.any_group.ascent import Ascent
 from coset.alignment.assignment import best_permutations
 from coset.alignment.by_weights import ByWeights, begin, too_faint, widened
 from coset.alignment.plans import Plan, lone_signs, make_plans, matched_tensors
 from coset.alignment.result import Outcome
 from coset.alignment.scales.choosing import Climbed, solve
+from coset.alignment.soft import mix, sinkhorn
 from coset.alignment.ties import settle_ties
 from coset.errors import CosetError
-from coset.symmetry.action import region
-from coset.symmetry.elements import Site
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Weights
 
@@ -84,8 +82,7 @@ class BySinkhorn:
             optimiser.step()
         for name, plan in run.plans.items():
             run.reorder(name, *self._rounded(group, plan, soft))
-        if isinstance(run, Ascent):
-            run.flip_layers()
+        run.flip_layers()
         sweeps = run.sweep(list(run.plans), most=100)
         ties = settle_ties(run)
         return run, Outcome(run.element, ties, sweeps, lambda: run.aligned)
@@ -99,12 +96,12 @@ class BySinkhorn:
             for term in plan.terms:
                 flipping = [sign for sign, flips in zip(signs, term.parity, strict=True) if flips]
                 mixing = prod(flipping, start=shares)
-                moved[term.site.tensor] = _mix(moved[term.site.tensor], term.site, mixing)
+                moved[term.site.tensor] = mix(moved[term.site.tensor], term.site, mixing)
         for layer in lone_signs(group):
             mixing = torch.diag_embed(torch.tanh(soft.layers[layer.name] / self.temperature))
             for site in layer.sites:
                 if site.power % 2 and site.tensor in moved:
-                    moved[site.tensor] = _mix(moved[site.tensor], site, mixing)
+                    moved[site.tensor] = mix(moved[site.tensor], site, mixing)
         return moved
 
     def _rounded(
@@ -159,33 +156,3 @@ class _Soft:
         """All of them."""
         parts = (self.permutations, self.signs, self.layers)
         return [tensor for part in parts for tensor in part.values()]
-
-
-def sinkhorn(logits: Float[Tensor, "b h h"], iterations: int) -> Float[Tensor, "b h h"]:
-    """Rows and columns of ``exp(logits)`` scaled to sum to one, in the log domain.
-
-    >>> sinkhorn(torch.zeros(1, 2, 2), 1).tolist()
-    [[[0.5, 0.5], [0.5, 0.5]]]
-    """
-    for _ in range(iterations):
-        logits = logits - logits.logsumexp(-1, keepdim=True)
-        logits = logits - logits.logsumexp(-2, keepdim=True)
-    return logits.exp()
-
-
-def _mix(tensor: Tensor, site: Site, soft: Tensor) -> Tensor:
-    """The tensor after the matrices have mixed the units at a site."""
-    first = [*site.parents, *site.digits]
-    rest = [d for d in range(len(site.view)) if d not in first]
-    order = [*first, *rest]
-    copies = prod(site.view[d] for d in site.parents)
-    units = prod(site.view[d] for d in site.digits)
-    contiguous = tensor.contiguous()
-    view = region(contiguous, 0, site).permute(order)
-    mixed = (soft @ view.reshape(copies, units, -1)).reshape(view.shape)
-    inverse = sorted(range(len(order)), key=order.__getitem__)
-    if not site.block:
-        return mixed.permute(inverse).reshape(tensor.shape)
-    result = contiguous.clone()
-    region(result, 0, site).copy_(mixed.permute(inverse))
-    return result

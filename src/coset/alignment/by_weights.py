@@ -4,23 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
-from operator import attrgetter
 from typing import get_args
 
 import torch
 from torch import Tensor
 
-from coset.alignment.any_group.ascent import Ascent
+from coset.alignment.ascent import Ascent
 from coset.alignment.checks import MOVED, TO, check_finite
-from coset.alignment.plans import make_plans
-from coset.alignment.result import Outcome
+from coset.alignment.plans import lone_signs, make_plans
+from coset.alignment.result import Outcome, member_of
 from coset.alignment.scales.choosing import Climbed, Scales, solve, working
 from coset.alignment.ties import settle_ties
-from coset.alignment.whole_axes.ascent import WholeAxesAscent
-from coset.alignment.whole_axes.layout import axes_of
 from coset.errors import CosetError
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
+from coset.symmetry.removing.canonical import canonical_form
 from coset.vocabulary import Weights
 
 _FAINT = 1e-30
@@ -41,9 +39,7 @@ class ByWeights:
             known to fit.  Without it the first run begins at the identity, as published.
         soft: Rounds in which all factors are permuted softly before each is sent somewhere again:
             a second run, where the anchors leave doubts; the better is kept.  More rounds mostly
-            climb higher and take longer, 0 is the fastest.  Only where all factors move whole axes
-            and at most two of them a tensor, as in perceptrons, convolutional and residual
-            networks.
+            climb higher and take longer, 0 is the fastest.
         sweeps: The most times all factors are gone through in one run.
         scales: What to do about positive scales.  ``"match"``: units are compared at a common
             scale, and the result has the scales of ``to``.  ``"keep"``: only permutations and
@@ -99,19 +95,12 @@ class ByWeights:
         return solve(self.scales, group, weights, to, climb, glance)
 
 
-def begin(
-    group: SymmetryGroup, to: Weights, aligned: Weights, element: Element
-) -> Ascent | WholeAxesAscent:
-    """An ascent from weights that an element has led to: the lean one where it will do."""
-    axes = axes_of(group)
-    if axes is None or not all(map(attrgetter("is_cpu"), aligned.values())):
-        return Ascent(group, make_plans(group), to, aligned, element)
-    return WholeAxesAscent(group, axes, to, aligned, element)
+def begin(group: SymmetryGroup, to: Weights, aligned: Weights, element: Element) -> Ascent:
+    """An ascent from weights that an element has led to."""
+    return Ascent(group, make_plans(group), to, aligned, element)
 
 
-def begin_at(
-    group: SymmetryGroup, weights: Weights, to: Weights, element: Element
-) -> Ascent | WholeAxesAscent:
+def begin_at(group: SymmetryGroup, weights: Weights, to: Weights, element: Element) -> Ascent:
     """An ascent from where an element has taken the weights."""
     aligned, target = working(group, group.act(element, weights), to)
     run = begin(group, target, aligned, element)
@@ -145,18 +134,19 @@ def ascend(
     def shuffled() -> list[str]:
         return [names[k] for k in torch.randperm(len(names), generator=generator).tolist()]
 
-    def again() -> Ascent | WholeAxesAscent:
+    def again() -> Ascent:
         return begin(group, target, found.run.aligned, found.run.element)
 
     if by.anchored and found.value < floor:  # the anchors have misled
         run = begin(group, target, source, identity)
         found = found.or_higher(_Run.of(run, shuffled(), by))
-    if by.anchored and by.soft and isinstance(found.run, WholeAxesAscent) and found.run.in_doubt():
+    if by.anchored and by.soft and found.run.in_doubt():
         soft = again()
-        assert isinstance(soft, WholeAxesAscent)
-        for name, turn in found.run.softly(names, by.soft):
-            soft.move(name, turn)
+        soft.soft_start(names, by.soft)
         found = found.or_higher(_Run.of(soft, names, by))
+    if by.anchored and lone_signs(group) and found.run.leaves_doubts():
+        run = _from_canonical_forms(group, source, target)
+        found = found.or_higher(_Run.of(run, names, by))
     for _ in range(by.restarts):
         run = again()
         _shake(run, generator)
@@ -165,15 +155,32 @@ def ascend(
     return best, Outcome(best.element, ties, found.sweeps, lambda: best.aligned)
 
 
+def _from_canonical_forms(group: SymmetryGroup, source: Weights, target: Weights) -> Ascent:
+    """An ascent from where twins meet: both are led to their canonical form, and one leads back.
+
+    Signs of whole layers hang together over all layers of a stream; from the identity an ascent may
+    have to flip many of them at once.
+    """
+    own, other = (
+        {name: given.get(name, torch.zeros(shape)) for name, shape in group.shapes.items()}
+        for given in (source, target)
+    )
+    there, goal = (member_of(canonical_form(group, given).element, 0) for given in (own, other))
+    found = group.compose(there, group.inverse(goal))
+    element = Element(found.permutations, {n: table.sign() for n, table in found.scales.items()})
+    moved = group.act(element, own)
+    return begin(group, target, {name: moved[name] for name in source}, element)
+
+
 @dataclass(frozen=True)
 class _Run:
     """A run that has come to its end, and the sweeps it took."""
 
-    run: Ascent | WholeAxesAscent
+    run: Ascent
     sweeps: int
 
     @staticmethod
-    def of(run: Ascent | WholeAxesAscent, order: Sequence[str], by: ByWeights) -> "_Run":
+    def of(run: Ascent, order: Sequence[str], by: ByWeights) -> "_Run":
         return _Run(run, run.sweep(order, most=by.sweeps))
 
     @cached_property
@@ -206,7 +213,7 @@ def _check_products(source: Weights, target: Weights, value: float) -> None:
         )
 
 
-def _shake(run: Ascent | WholeAxesAscent, generator: torch.Generator) -> None:
+def _shake(run: Ascent, generator: torch.Generator) -> None:
     """Shuffles a share of the units of every factor, so that an ascent may find a higher hill.
 
     From there it does far more often than from the identity: on two pairs of ResNet-20 ten runs

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coset.alignment.any_group.ascent import Ascent
+from coset.alignment.ascent import Ascent
 from coset.alignment.plans import acted_on
 from coset.alignment.result import Outcome, member_of
 from coset.alignment.scales.fitting import (
@@ -22,7 +22,6 @@ from coset.alignment.scales.fitting import (
     with_scales,
 )
 from coset.alignment.scales.layout import stretching
-from coset.alignment.whole_axes.ascent import WholeAxesAscent
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.removing.canonical import canonical_form
@@ -54,7 +53,7 @@ Between trained networks it was 0.06 at most, between fresh ones 0.25, and 0.38 
 """
 
 
-Climbed = tuple[Ascent | WholeAxesAscent, Outcome]
+Climbed = tuple[Ascent, Outcome]
 Climb = Callable[[Weights, Weights], Climbed]
 """Finds permutations and signs that bring the first weights to the second, scales being held."""
 
@@ -87,7 +86,7 @@ def solve(
         return outcome
     explained = explained_by_norms(group, best.aligned, target)
     helps = explained > _EXPLAINED
-    differ = _leaves_doubts(best) and (
+    differ = best.leaves_doubts() and (
         explained > _MISLED or spread_of_scales(group, best.aligned, target) > _SUSPICIOUS
     )
     if not (helps or differ):
@@ -104,11 +103,6 @@ def solve(
         found += [_rescaled(group, level, target, climb)] if near else []
     nearest = min(found, key=attrgetter("distance"), default=None)
     return outcome if nearest is None or nearest.distance >= limit else nearest.outcome
-
-
-def _leaves_doubts(best: Ascent | WholeAxesAscent) -> bool:
-    """Whether some units might as well be elsewhere, as far as is known."""
-    return not isinstance(best, WholeAxesAscent) or best.leaves_doubts()
 
 
 def rescaled_if_it_helps(

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import DTypeLike
 from torch import Tensor
 
-from coset.alignment.any_group.ascent import along
+from coset.alignment.ascent import along
 from coset.alignment.plans import counts
 from coset.alignment.scales.layout import scaled_axes, scaled_sites, stretching
 from coset.alignment.scales.norms import Units, fit_logs

@@ -1,13 +1,13 @@
 """Finds out along which axes of which tensors scales run, and lays these out."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import numpy as np
 
 from coset.alignment.assignment import Indices
 from coset.alignment.plans import matched_tensors
 from coset.alignment.scales.tables import Runs, ScaledAxes, Table
-from coset.alignment.whole_axes.layout import place_of
 from coset.symmetry.elements import ScalingFactor, Site
 from coset.symmetry.group import SymmetryGroup
 
@@ -76,3 +76,13 @@ def _laid_out(
     names = [*vectors, *rest]
     places = iter(Runs.of(views[n][place] for n in names for place in kept[n]))
     return {n: Table(views[n], kept[n], tuple(next(places) for _ in kept[n])) for n in names}
+
+
+def place_of(site: Site, view: Sequence[int]) -> int | None:
+    """Where the digit of a site is among the axes of a view of the same tensor."""
+    (digit,) = site.digits
+    size, stride = site.view[digit], prod(site.view[digit + 1 :])
+    for place, length in enumerate(view):
+        if (length, prod(view[place + 1 :])) == (size, stride):
+            return place
+    return None

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from coset.alignment.any_group.gains import Gains
+from coset.alignment.gains import Gains
 
 PARITIES = {
     "none": [()],

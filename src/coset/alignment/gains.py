@@ -62,6 +62,10 @@ class Gains:
         }
         return torch.from_numpy(_best_signs(picked, MOST_SIGNS)[1]).movedim(0, -1)
 
+    def signs_everywhere(self) -> Float[Tensor, "k b h h"]:
+        """The best signs of all pairs; ties flip nothing."""
+        return torch.from_numpy(_best_signs(self.by_parity, MOST_SIGNS)[1])
+
     def at(self, signs: tuple[int, ...]) -> Matrices:
         """The gain with the same signs for all pairs."""
         return _total(

@@ -7,18 +7,17 @@ others are solved together with them, and signs are solved along with permutatio
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, combinations
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from coset.alignment.any_group.gains import Allowed, GainTable
-from coset.alignment.any_group.proposals import Move, Proposer, cycles
-from coset.alignment.assignment import Matrix
 from coset.alignment.checks import finite_product
+from coset.alignment.gains import Allowed, GainTable, combine
 from coset.alignment.plans import (
     MOST_SIGNS,
     Plan,
@@ -27,6 +26,8 @@ from coset.alignment.plans import (
     matched_tensors,
     most_anchored,
 )
+from coset.alignment.proposals import Move, Proposer, cycles
+from coset.alignment.soft import SoftPermutations
 from coset.symmetry.action import permute_tensor, region, scale_tensor_
 from coset.symmetry.elements import Element, Site
 from coset.symmetry.group import SymmetryGroup
@@ -170,6 +171,36 @@ class Ascent:
         after = sum(inner(self.to[n], new[n]) for n in sorted(changed))
         return after - before > move.noise
 
+    def in_doubt(self) -> bool:
+        """Whether soft permutations are of use and some units have several near-optimal places."""
+        if not any(term.others for plan in self.plans.values() for term in plan.terms):
+            return False
+        return self.leaves_doubts()
+
+    def leaves_doubts(self) -> bool:
+        """Whether two units would be worth more if one could be in the places of both.
+
+        ``2 A[i, j] > A[i, i] + A[j, j]`` says that unit ``j`` is nearer to place ``i`` than the two
+        are to their own, in the mean.  Between copies, where ``A[i, j]`` is ``<w_i, w_j>``, never.
+        """
+        return any(map(self._in_doubt, self.plans.values()))
+
+    def _in_doubt(self, plan: Plan) -> bool:
+        gains = combine(self.table.own(plan.factor.name), len(plan.signs))
+        if gains is None or plan.children:
+            return False  # heads and groups are told apart by what is in them
+        best = gains.best()
+        half = best.diagonal(axis1=-2, axis2=-1) / 2
+        doubt = best - half[..., :, None] - half[..., None, :]
+        return bool((doubt > self.precision * np.abs(half).max()).any())
+
+    def soft_start(self, order: Sequence[str], rounds: int) -> None:
+        """Moves all factors to where soft permutations point to after some rounds from here."""
+        soft = SoftPermutations(self.plans, self.table)
+        soft.soften(order, rounds)
+        for name, gains in soft.gains.items():
+            self.apply(self.plans[name], self.proposer.best(self.plans[name], gains))
+
     def flip_layers(self) -> set[str]:
         """Flips whole layers where that alone is better; returns the factors to look at again."""
         concerned: set[str] = set()
@@ -224,16 +255,6 @@ class Ascent:
                 scale_tensor_(tensor, 0, scales, False)
             new[name] = tensor.contiguous()
         return new
-
-    def distinct(self, name: str) -> bool:
-        """Whether all units of a factor are known to differ: that is not looked at here."""
-        return False
-
-    def glance(self, name: str, side: int) -> Iterator[Matrix]:
-        """Some numbers of each unit in ``to`` (0) or the weights (1): different if units are."""
-        weights = self.aligned if side else self.to
-        for term in sorted(self.plans[name].terms, key=lambda term: -term.features):
-            yield term.unfold(weights[term.site.tensor])[..., 0].cpu().numpy()
 
     def rows(self, name: str) -> tuple[Float[Tensor, "b h f"], Float[Tensor, "b h f"]]:
         """All numbers of each unit, in ``to`` and in the aligned weights."""

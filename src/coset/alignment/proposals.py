@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coset.alignment.any_group.gains import Allowed, GainTable, Part, combine, sign_choices
 from coset.alignment.assignment import best_permutations
+from coset.alignment.gains import Allowed, Gains, GainTable, Part, combine, sign_choices
 from coset.alignment.plans import MOST_SIGNS, Plan
 
 
@@ -74,19 +74,31 @@ class Proposer:
 
     def alone(self, plan: Plan, allowed: Allowed | None, flipped: frozenset[str]) -> Move | None:
         """The best place of one factor, all others being held."""
-        name = plan.factor.name
-        parts = self.table.own(name, allowed)
+        parts = self.table.own(plan.factor.name, allowed)
         now = combine(parts, len(plan.signs))
         gains = combine(parts, len(plan.signs), flipped=flipped) if flipped else now
         if gains is None or now is None:
             return None
-        best = gains.best()
+        return self.best(plan, gains, float(now.current().sum()), flipped)
+
+    def best(
+        self, plan: Plan, gains: Gains, current: float = 0.0, flipped: Collection[str] = ()
+    ) -> Move:
+        """The best place of one factor for some gains.
+
+        Args:
+            plan: The factor.
+            gains: What its units are worth in all places.
+            current: What they are worth where they are.
+            flipped: Layers that are flipped along with it.
+        """
+        name, best = plan.factor.name, gains.best()
         places = self.permutations[name].reshape(plan.copies, -1).numpy().argsort(-1)
         chosen, values = best_permutations(best, places)
         return Move(
             self._shaped({name: torch.from_numpy(chosen)}),
             self._signs(_flips_of(plan, gains.signs_at(chosen)), flipped),
-            float(values.sum()) - float(now.current().sum()),
+            float(values.sum()) - current,
             self.precision * float(np.abs(best).max(-1).sum()),
         )
 

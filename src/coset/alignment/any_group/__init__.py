@@ -1,1 +1,0 @@
-"""Coordinate ascent for any group: nested factors, recurrent matrices, signs of layers."""

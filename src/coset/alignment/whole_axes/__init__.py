@@ -1,1 +1,0 @@
-"""A lean coordinate ascent for groups whose factors move whole axes of tensors."""
