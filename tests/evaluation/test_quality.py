@@ -9,6 +9,9 @@ from coset import (
     GaussianPrior,
     Laplace,
     Linearised,
+    MaximumAPosteriori,
+    MCDropout,
+    MultiMode,
     Predictor,
     SampledSoftmax,
     discover,
@@ -19,6 +22,7 @@ from coset import (
 )
 from coset.bayes import Categorical
 from coset.evaluation import COLUMNS, posterior_quality_table
+from coset.inference.folding import fold_masks
 from coset.posterior import PointMass, Samples
 
 
@@ -143,3 +147,45 @@ def test_a_closed_form_is_drawn_from_to_see_how_members_differ(network, data):
     assert row["IDMI"] > 0
     mean = model(test[0]).mean
     assert row["Brier"] == pytest.approx(100 * float(metrics.brier(mean, test[1])), rel=1e-5)
+
+
+def dropped(generator, last=()):
+    module = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(0.4), nn.Linear(8, 5), *last)
+    data = torch.randn(40, 3, generator=generator), torch.randint(5, (40,), generator=generator)
+    return module, data
+
+
+@pytest.mark.parametrize("per_example", [False, True])
+@pytest.mark.parametrize("modes", [1, 3])
+def test_dropout_has_a_row_with_its_masks_in_the_weights(data, generator, per_example, modes):
+    module, train = dropped(generator)
+    method = MCDropout(MaximumAPosteriori(epochs=5), per_example=per_example)
+    model = fit(module, train, method=method if modes == 1 else MultiMode(method, modes))
+    reference = trained(functionalise(module), 12, generator)
+    group = discover(module, train[0][:4])
+    table = posterior_quality_table(
+        {"dropout": model}, reference, *data, group=group, draws=30,
+        generator=torch.Generator().manual_seed(3),
+    )  # fmt: skip
+    row = table["dropout"]
+    assert all(map(math.isfinite, row.values()))
+    assert row["IDMI"] > 0
+    if not per_example:  # the same draws by hand: the weights that read what is dropped have zeros
+        drawn = model.posterior.sample(30, generator=torch.Generator().manual_seed(3))
+        folded = fold_masks(model.network, drawn, data[0][0][:8])
+        assert bool((folded["3.weight"] == 0).any())
+        wanted = metrics.maximum_mean_discrepancy(
+            flat(model.network, folded), flat(model.network, reference)
+        )
+        assert row["MMD"] == pytest.approx(10 * float(wanted), rel=1e-5)
+
+
+def test_masks_that_are_in_no_weight_leave_the_distances_out(data, generator):
+    module, train = dropped(generator, [nn.Dropout(0.2)])  # nothing reads the last one
+    model = fit(module, train, method=MCDropout(MaximumAPosteriori(epochs=2)))
+    reference = trained(functionalise(module), 12, generator)
+    row = posterior_quality_table({"d": model}, reference, *data)["d"]
+    assert math.isnan(row["MMD"])
+    assert math.isfinite(row["Acc"])
+    with pytest.raises(CosetError, match="reference with dropout"):
+        posterior_quality_table({"d": model}, model.posterior, *data)

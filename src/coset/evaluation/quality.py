@@ -8,20 +8,26 @@ from typing import Literal
 import torch
 
 from coset.errors import CosetError, require_kind
+from coset.inference.folding import fold_masks
 from coset.metrics.catalogue import Metric
-from coset.metrics.collection import Data
+from coset.metrics.collection import Data, batches
 from coset.metrics.discrepancy import stack_discrepancies
 from coset.metrics.diversity import mutual_information
 from coset.metrics.evaluation import evaluate
-from coset.posterior.families import Finite, Posterior
+from coset.posterior.families import Finite, Mixture, Posterior
 from coset.posterior.linearised import Linearised
 from coset.posterior.links import SampledSoftmax
+from coset.posterior.random_masks import RandomMasks
 from coset.predictor import Predictor
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.removing.canonical import canonicalise
-from coset.vocabulary import Weights
+from coset.vocabulary import Inputs, Weights
+from coset.weights.inputs import take_rows
 from coset.weights.layout import Layout
 from coset.weights.stacking import check_fit, members_of
+
+_EXAMPLES = 8
+"""Test inputs on which it is checked that masks became part of the weights."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,9 @@ def posterior_quality_table(
 
     MMD compares draws of the parameters with the reference's, NS the same after ``canonicalise``
     has removed the symmetries of both; parameters that a posterior leaves alone take part with the
-    network's own values.
+    network's own values.  Masks of dropout become part of the weights that read what they drop,
+    which is the posterior over weights that dropout stands for; where they cannot (dropout of
+    attention, say), both distances are NaN.
 
     Args:
         posteriors: Predictors by the name of their row.
@@ -116,18 +124,25 @@ def posterior_quality_table(
         raise CosetError("got no posteriors", "needed at least one", "pass {name: predictor}")
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     first = next(iter(posteriors.values()))
-    target = _drawn(reference, first, draws, generator)
+    few = take_rows(next(batches(test))[0], slice(_EXAMPLES))
+    target = _drawn(reference, first, draws, generator, few)
+    if target is None:
+        raise CosetError(
+            "got a reference with dropout that cannot become part of its weights",
+            "needed draws that are one setting of the weights each",
+            "give another posterior, or a stack of trained networks",
+        )
     canonical_target = target if group is None else canonicalise(group, target)
     table = {}
     for name, predictor in posteriors.items():
-        samples = _drawn(predictor.posterior, predictor, draws, generator)
+        samples = _drawn(predictor.posterior, predictor, draws, generator, few)
         layout = predictor.network.layout
-        raw = {"maximum_mean_discrepancy": _distance(samples, target, layout)}
-        raw["canonical_mean_discrepancy"] = (
-            math.nan
-            if group is None
-            else _distance(canonicalise(group, samples), canonical_target, layout)
-        )
+        raw = dict.fromkeys(("maximum_mean_discrepancy", "canonical_mean_discrepancy"), math.nan)
+        if samples is not None:
+            raw["maximum_mean_discrepancy"] = _distance(samples, target, layout)
+        if samples is not None and group is not None:
+            canonical = canonicalise(group, samples)
+            raw["canonical_mean_discrepancy"] = _distance(canonical, canonical_target, layout)
         raw |= _predicted(predictor, test, outliers)
         table[name] = {column.title: column.unit * raw[key] for key, column in COLUMNS.items()}
     return table
@@ -144,16 +159,28 @@ def _predicted(predictor: Predictor, test: Data, outliers: Data) -> dict[str, fl
 
 
 def _drawn(
-    posterior: Weights | Posterior, predictor: Predictor, draws: int, generator: torch.Generator
-) -> Weights:
-    """All members of a finite posterior, else draws, completed by the network's own tensors."""
+    posterior: Weights | Posterior,
+    predictor: Predictor,
+    draws: int,
+    generator: torch.Generator,
+    inputs: Inputs,
+) -> Weights | None:
+    """All members of a finite posterior, else draws, completed by the network's own tensors.
+
+    ``None`` where masks of dropout cannot become part of the weights.
+    """
     if isinstance(posterior, dict):
         members = posterior
     elif isinstance(posterior, Finite) and posterior.log_weights.unique().numel() == 1:
         members = posterior.members
     else:
-        members = posterior.sample(draws, generator=generator)
+        members = _shared_masks(posterior).sample(draws, generator=generator)
     own = predictor.network.weights
+    if any(name not in own for name in members):
+        try:
+            members = fold_masks(predictor.network, members, inputs)
+        except CosetError:
+            return None
     check_fit({name: tensor[0] for name, tensor in members.items()}, own, partial=True)
     if members_of(members) == 1:
         # The unbiased estimate compares pairs; a point twice is the same point.
@@ -163,6 +190,15 @@ def _drawn(
         name: members[name] if name in members else tensor.expand(count, *tensor.shape)
         for name, tensor in own.items()
     }
+
+
+def _shared_masks(posterior: Posterior) -> Posterior:
+    """Dropout with one mask for all rows: each row by itself sees the same law of weights."""
+    if isinstance(posterior, RandomMasks):
+        return replace(posterior, per_example=False)
+    if isinstance(posterior, Mixture):
+        return replace(posterior, components=tuple(map(_shared_masks, posterior.components)))
+    return posterior
 
 
 def _distance(samples: Weights, reference: Weights, layout: Layout) -> float:
