@@ -80,3 +80,82 @@ def _show(found: "Zoo", lines: list[tuple[str, str]]) -> None:
     for name, value in lines:
         print(f"{name:<{width}}  {value}")
     print(f"\nOpen it with: coset.zoo.Zoo.open({str(found.folder)!r})")
+
+
+@zoo.command
+def pack(
+    folder: Place, /, *, dtype: Literal["float32", "float16", "bfloat16"] | None = None
+) -> None:
+    """Puts the files of single networks into shards of at most 512 networks and a gigabyte.
+
+    Args:
+        folder: The zoo.
+        dtype: What weights are stored as; as they are when missing.
+    """
+    from coset.zoo import packing
+
+    found = packing.pack(folder, dtype=dtype)
+    shards = sorted((folder / "shards").glob("*.safetensors"))
+    size = sum(path.stat().st_size for path in shards)
+    print(f"{len(found)} networks in {len(shards)} shards, {size / 1e6:.1f} MB, in {folder}")
+
+
+@zoo.command
+def verify(folder: Place, /, *, measure: bool = False) -> int:
+    """Checks bytes, shapes and numbers of a zoo, and that no network is there twice.
+
+    Faults are printed one a line, and the exit code is 1.
+
+    Args:
+        folder: The zoo.
+        measure: Measure accuracies again.
+    """
+    from coset.zoo import verifying
+    from coset.zoo.reading import Zoo
+
+    faults = verifying.verify(folder, measure=measure)
+    for fault in faults:
+        print(fault)
+    if faults:
+        return 1
+    print(f"{len(Zoo.open(folder))} networks in {folder}, no faults")
+    return 0
+
+
+@zoo.command(name="list")
+def list_members(
+    folder: Place,
+    /,
+    *,
+    where: str | None = None,
+    limit: Annotated[int, whole_number(1, 10**9)] = 20,
+) -> None:
+    """Lists the networks of a zoo and what was measured of them.
+
+    Args:
+        folder: The zoo.
+        where: Only those of which this is true, such as "accuracy > 0.9 and step is null".
+        limit: How many lines at most.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from coset.zoo.reading import Zoo
+
+    found = Zoo.open(folder)
+    chosen = found.members if where is None else found.select(where)
+    table = Table(box=None, pad_edge=False)
+    metrics = sorted(chosen[0].metrics) if chosen else []
+    for column in ("number", "seed", "step", *metrics):
+        table.add_column(column, justify="right")
+    for member in chosen[:limit]:
+        values = [
+            f"{member.metrics[name]:.4f}" if name in member.metrics else "" for name in metrics
+        ]
+        step = "end" if member.step is None else str(member.step)
+        table.add_row(str(member.number), str(member.seed), step, *values)
+    print(f"{len(chosen)} of {len(found.members)} weights of {len(found)} networks in {folder}")
+    if chosen:
+        Console().print(table)
+    if len(chosen) > limit:
+        print(f"and {len(chosen) - limit} more: see --limit")

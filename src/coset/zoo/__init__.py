@@ -9,20 +9,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coset.zoo.packing import pack as pack
+    from coset.zoo.packing import rebuild_index as rebuild_index
     from coset.zoo.populating import populate as populate
     from coset.zoo.reading import Member as Member
     from coset.zoo.reading import Zoo as Zoo
     from coset.zoo.recipe import ZooRecipe as ZooRecipe
     from coset.zoo.recipe import read_recipe as read_recipe
     from coset.zoo.recipe import recipes as recipes
+    from coset.zoo.summary import excess_of_mass as excess_of_mass
+    from coset.zoo.verifying import Fault as Fault
+    from coset.zoo.verifying import verify as verify
 
 NAMES = {
+    "Fault": "coset.zoo.verifying",
     "Member": "coset.zoo.reading",
     "Zoo": "coset.zoo.reading",
     "ZooRecipe": "coset.zoo.recipe",
+    "excess_of_mass": "coset.zoo.summary",
+    "pack": "coset.zoo.packing",
     "populate": "coset.zoo.populating",
     "read_recipe": "coset.zoo.recipe",
+    "rebuild_index": "coset.zoo.packing",
     "recipes": "coset.zoo.recipe",
+    "verify": "coset.zoo.verifying",
 }
 
 __all__ = list(NAMES)

@@ -97,13 +97,12 @@ def read_rows(path: Path) -> Rows:
     return found
 
 
-def map_flat(rows: Rows) -> Float[Tensor, "rows p"]:
+def map_flat(path: Path, size: int) -> Float[Tensor, "rows p"]:
     """The matrix of a file, memory-mapped: bytes are read when they are used."""
-    flat = map_tensor(rows.path, FLAT)
-    if tuple(flat.shape) != (len(rows.rows), rows.layout.size):
+    flat = map_tensor(path, FLAT)
+    if flat.dim() != 2 or flat.shape[1] != size:
         raise CosetError(
-            f"got {rows.path} with a matrix of {tuple(flat.shape)}",
-            f"needed {(len(rows.rows), rows.layout.size)}, as its metadata says",
+            f"got {path} with a matrix of {tuple(flat.shape)}", f"needed rows of {size} numbers"
         )
     return flat
 

@@ -190,6 +190,12 @@ def measure(problem: Problem, weights: Weights, test: InMemory) -> dict[str, flo
     }
 
 
+def measure_stack(recipe: ZooRecipe, weights: Weights) -> list[dict[str, float]]:
+    """What is measured of each member of a stack, from the weights alone."""
+    problem, test = _problem(recipe, 0)
+    return [measure(problem, each, test) for each in unstack(weights)]
+
+
 def check_recipe(recipe: ZooRecipe) -> Problem:
     """Refuses a recipe whose network, data and settings do not fit, before anything is written."""
     problem, _ = _problem(recipe, 0)

@@ -16,8 +16,9 @@ from coset.vocabulary import Progress
 from coset.weights.layout import Layout
 from coset.zoo.files import Row, digest, write_rows
 from coset.zoo.folder import Folder
+from coset.zoo.index import Index
 from coset.zoo.making import TrainedRun, check_recipe, run_seed, train_runs
-from coset.zoo.reading import Zoo, read_description, rows_of
+from coset.zoo.reading import Zoo, read_description
 from coset.zoo.recipe import ZooRecipe
 
 Runs = tuple[int, ...]
@@ -97,7 +98,7 @@ def populate(
     _settle(place, recipe, seed)
     task = TrainStack(recipe, place, seed)
     engine = Process() if engine is None else engine
-    packed = {row.run for rows in rows_of(place, recipe) for row in rows.rows}
+    packed = Index.of(place, recipe).runs
     failures: list[Outcome] = []
     with reporting(progress) as tell:
         told = counted(tell, count, "networks")

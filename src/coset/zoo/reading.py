@@ -16,8 +16,9 @@ from coset.posterior.families import Samples
 from coset.store import read_bytes
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
-from coset.zoo.files import Row, Rows, map_flat, read_rows
+from coset.zoo.files import map_flat
 from coset.zoo.folder import DESCRIPTION, Folder
+from coset.zoo.index import Index, Place
 from coset.zoo.making import build_module
 from coset.zoo.recipe import ZooRecipe, recipe_from
 
@@ -49,14 +50,13 @@ class Zoo:
         folder: Where the files are.
         recipe: How each network was trained.
         seed: Where the seeds of its runs come from.
-        members: All networks in order of number; the snapshots of each before its end.
+        index: What is where.
     """
 
     folder: Path
     recipe: ZooRecipe
     seed: int
-    members: tuple[Member, ...]
-    _places: Mapping[tuple[int, int | None], tuple[Rows, int]]
+    index: Index
 
     def __repr__(self) -> str:
         return f"Zoo({str(self.folder)!r}): {len(self)} networks of the recipe {self.recipe.name}"
@@ -70,23 +70,27 @@ class Zoo:
         """
         place = Folder(Path(folder))
         recipe, seed = read_description(place)
-        every = sorted(
-            (
-                (row.run, _order(row.step), row, rows, number)
-                for rows in rows_of(place, recipe)
-                for number, row in enumerate(rows.rows)
-            ),
-            key=lambda found: found[:2],
+        return Zoo(place.path, recipe, seed, Index.of(place, recipe))
+
+    @cached_property
+    def members(self) -> tuple[Member, ...]:
+        """All networks in order of number; the snapshots of each before its end."""
+        return tuple(
+            Member(number, row.seed, row.step, row.metrics, row.sha256)
+            for number, row, _ in self.index.rows()
         )
-        members: list[Member] = []
-        places: dict[tuple[int, int | None], tuple[Rows, int]] = {}
-        runs = {run: number for number, run in enumerate(sorted({found[0] for found in every}))}
-        for run, _, row, rows, place_in_file in every:
-            member = _member(runs[run], row)
-            if (member.number, member.step) not in places:  # a shard and a file it was made of
-                members.append(member)
-                places[member.number, member.step] = (rows, place_in_file)
-        return Zoo(place.path, recipe, seed, tuple(members), places)
+
+    def select(self, condition: str) -> tuple[Member, ...]:
+        """The members of which a condition of SQL is true, such as ``"accuracy > 0.9"``.
+
+        Its columns are number, seed, step, sha256 and the metrics.
+        """
+        chosen = set(self.index.select(condition))
+        return tuple(each for each in self.members if (each.number, each.step) in chosen)
+
+    @cached_property
+    def _places(self) -> Mapping[tuple[int, int | None], Place]:
+        return {(number, row.step): place for number, row, place in self.index.rows()}
 
     def __len__(self) -> int:
         """Networks that were kept; snapshots do not count."""
@@ -96,14 +100,14 @@ class Zoo:
     def _ends(self) -> tuple[Member, ...]:
         return tuple(member for member in self.members if member.step is None)
 
-    @cached_property
+    @property
     def layout(self) -> Layout:
         """Names and shapes of a member's tensors."""
-        for rows, _ in self._places.values():
-            return rows.layout
-        raise CosetError(
-            f"got the zoo {self.folder}, which has no members", "needed one", "train it first"
-        )
+        if self.index.layout is None:
+            raise CosetError(
+                f"got the zoo {self.folder}, which has no members", "needed one", "train it first"
+            )
+        return self.index.layout
 
     def module(self) -> nn.Module:
         """The network, with fresh weights."""
@@ -129,17 +133,15 @@ class Zoo:
         layout = self.layout if names is None else self._part(names)
         found = torch.empty(len(numbers), layout.size, dtype=dtype)
         by_file: dict[Path, list[tuple[int, int]]] = defaultdict(list)
-        files: dict[Path, Rows] = {}
-        for place, number in enumerate(numbers):
-            rows, row = self._place(number, step)
-            files[rows.path] = rows
-            by_file[rows.path].append((place, row))
+        for position, number in enumerate(numbers):
+            place = self.place(number, step)
+            by_file[place.path].append((position, place.row))
         for path, pairs in by_file.items():
-            flat = map_flat(files[path])
-            places, rows_of_file = (torch.tensor(each) for each in zip(*pairs, strict=True))
+            flat = map_flat(path, self.layout.size)
+            positions, rows = (torch.tensor(each) for each in zip(*pairs, strict=True))
             for name in layout.names:
                 part = flat[:, self.layout.slices[name]]
-                found[places, layout.slices[name]] = part[rows_of_file].to(dtype)
+                found[positions, layout.slices[name]] = part[rows].to(dtype)
         return layout.unflatten(found)
 
     def chunks(
@@ -181,7 +183,8 @@ class Zoo:
         shapes = dict(zip(self.layout.names, self.layout.shapes, strict=True))
         return Layout(chosen, tuple(shapes[name] for name in chosen))
 
-    def _place(self, number: int, step: int | None) -> tuple[Rows, int]:
+    def place(self, number: int, step: int | None = None) -> Place:
+        """Where the weights of a member are."""
         try:
             return self._places[number, step]
         except KeyError:
@@ -217,30 +220,3 @@ def read_description(folder: Folder) -> tuple[ZooRecipe, int]:
             f"got {path}, which does not describe a zoo ({error})",
             "needed the file that coset wrote",
         ) from error
-
-
-def rows_of(folder: Folder, recipe: ZooRecipe) -> Iterator[Rows]:
-    """What each file of a zoo says of itself, shards first.
-
-    Raises:
-        CosetError: One of them belongs to another recipe or has another layout.
-    """
-    first: Rows | None = None
-    for path in folder.files():
-        rows = read_rows(path)
-        first = first or rows
-        if rows.recipe != recipe.digest or rows.layout != first.layout:
-            raise CosetError(
-                f"got {path}, which belongs to another recipe or has another layout",
-                f"needed files of the recipe {recipe.name}, as all others in {folder.path}",
-                "move it away",
-            )
-        yield rows
-
-
-def _order(step: int | None) -> float:
-    return float("inf") if step is None else step
-
-
-def _member(number: int, row: Row) -> Member:
-    return Member(number, row.seed, row.step, row.metrics, row.sha256)
