@@ -19,7 +19,6 @@ from coset.curvature.maps import Pair
 from coset.curvature.measure import Measured, recordings, squares
 from coset.curvature.output_hessian import along
 from coset.linalg import BlockDiagonal, Kronecker
-from coset.linalg.matrix_products import matmul
 from coset.vocabulary import Weights
 from coset.weights.inputs import take_rows
 from coset.weights.layout import Layout
@@ -169,7 +168,7 @@ def turned_products(
     if before[1]:
         lefts = _along(lefts.unflatten(-1, (-1, rows)).flatten(2, 3), left_basis)
         lefts = lefts.unflatten(2, (positions, -1)).flatten(3)
-    found = matmul(lefts.mT, _along(right, right_basis) if before[0] else right)
+    found = torch.matmul(lefts.mT, _along(right, right_basis) if before[0] else right)
     if not before[0]:
         found = _along(found, right_basis)
     found = found.unflatten(2, (-1, rows))  # n b c o i
@@ -181,5 +180,5 @@ def turned_products(
 def _along(side: Float[Tensor, "n b r k"], basis: Float[Tensor, "b k j"]) -> Tensor:
     """The coordinates of one side along the columns of a basis."""
     if len(basis) == 1:  # one product for all examples
-        return matmul(side, basis[0])
+        return torch.matmul(side, basis[0])
     return side * basis if basis.shape[-1] == 1 else torch.einsum("nbrk,bkj->nbrj", side, basis)

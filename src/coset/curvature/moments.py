@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
 from coset.curvature.patches import Sizes, padded_images, patches, per_axis, positions_of
-from coset.linalg.matrix_products import mm
 
 _STRIPES = 4
 """Parts in which the columns of a moment are taken: ten of sixteen blocks are on or above the
@@ -71,7 +70,7 @@ def _add_upper(total: Float[Tensor, "k k"], rows: Float[Tensor, "n k"], times: i
     size = len(total)
     for stripe in torch.arange(size).tensor_split(_STRIPES if size >= _WIDE else 1):
         begin, end = int(stripe[0]), int(stripe[-1]) + 1
-        part = mm(rows[:, begin:end].mT, rows[:, begin:])
+        part = torch.mm(rows[:, begin:end].mT, rows[:, begin:])
         total[begin:end, begin:].add_(part, alpha=times)
 
 
@@ -148,13 +147,13 @@ def _in_plane(
         crops = padded[..., :width], padded[..., columns : columns + width]
         left, own = (_matrix(crop, (high, wide - 1), steps) for crop in crops)
         top = (wide - 1) * channels
-        change = mm(left[:, :top].mT, left) - mm(own[:, :top].mT, own)
+        change = torch.mm(left[:, :top].mT, left) - torch.mm(own[:, :top].mT, own)
         _move_along(row, change.view(wide - 1, channels, high, wide - 1, channels))
     if high > 1:
         height = down * (high - 1)
         crops = padded[:, :, :height], padded[:, :, rows : rows + height]
         above, own = (_matrix(crop, (high - 1, wide), steps) for crop in crops)
-        change = mm(above.mT, above) - mm(own.mT, own)
+        change = torch.mm(above.mT, above) - torch.mm(own.mT, own)
         change = change.view(high - 1, *row.shape[:2], high - 1, wide, -1)
         for a in range(high - 1):
             table[a + 1, :, :, a + 1 :] = table[a, :, :, a:-1] - change[a, :, :, a:]
@@ -195,7 +194,7 @@ def _by_rows(
     def product(first: int, second: int, begin: int, end: int) -> Tensor:
         left = rows[first * step + begin : first * step + end].flatten(0, 1)
         right = rows[second * step + begin : second * step + end].flatten(0, 1)
-        return mm(left.mT, right)
+        return torch.mm(left.mT, right)
 
     table = rows.new_zeros(height, size, height, size)
     for b in range(height):

@@ -28,7 +28,6 @@ from coset.linalg import (
     LinearOperator,
     RowBlocks,
 )
-from coset.linalg.matrix_products import bmm, matmul
 from coset.posterior.gaussian import Gaussian
 from coset.vocabulary import Inputs
 from coset.weights.inputs import count_rows, map_parts, parts_of, split_rows
@@ -248,7 +247,7 @@ def _by_rows(pairs: Sequence[Pair], operator: RowBlocks) -> Float[Tensor, "n c c
         count, outputs = columns.shape[1], len(pairs)
         spread = columns.new_empty(count * outputs, *roots.shape[:2])
         rows = columns.view(len(roots), count * outputs, -1)
-        bmm(rows, roots, out=spread.transpose(0, 1))
+        torch.bmm(rows, roots, out=spread.transpose(0, 1))
         flat = spread.view(count, outputs, -1)
         parts.append(flat @ flat.mT)
     return torch.stack(parts).sum(0)
@@ -263,10 +262,10 @@ def _columns(pairs: Sequence[Pair], operator: RowBlocks, block: int) -> Float[Te
     lefts = torch.cat([left[:, block] for left, _ in pairs], dim=-1)  # n r (c o)
     columns = lefts.new_empty(len(basis), len(lefts), lefts.shape[-1])
     if right.shape[1] < lefts.shape[-1]:  # fewer positions than rows: turned before they are summed
-        first, second = matmul(right, basis).mT, lefts
+        first, second = torch.matmul(right, basis).mT, lefts
     else:
-        first, second = basis.mT.expand(len(lefts), -1, -1), matmul(right.mT, lefts)
-    bmm(first, second, out=columns.transpose(0, 1))
+        first, second = basis.mT.expand(len(lefts), -1, -1), torch.matmul(right.mT, lefts)
+    torch.bmm(first, second, out=columns.transpose(0, 1))
     return columns
 
 
