@@ -1,23 +1,12 @@
 """Functional diversity: are independently trained networks different functions?"""
 
-from typing import Any
-
+from coset.studies.settings import DIGITS, LAURENT, OPTUNETS
 from coset.studies.study import Cell, Claim, Control, Exhibit, Panel, Series, Study
 
-_LAURENT = "Laurent, Aldea, Franchi 2024"
 _FIGURE = "poster, figure 'functional diversity' (CIFAR-100, ResNet-18, 499,500 pairs)"
 
-DIGITS: dict[str, Any] = {
-    "data": "digits",
-    "held_out": [8, 9],
-    "network": "mlp",
-    "hidden": [16],
-    "optimiser": "adam",
-    "rate": 0.01,
-    "batch": 32,
-    "decay": 1e-4,
-}
-"""Small perceptrons on the digits that come with scikit-learn; 8 and 9 are the outliers."""
+_DIGITS = DIGITS | {"held_out": [8, 9]}
+"""8 and 9 are the outliers."""
 
 STUDY = Study(
     name="functional-diversity",
@@ -28,23 +17,16 @@ STUDY = Study(
         "one function, some pairs would agree everywhere; if diversity on known data foretold "
         "diversity on unknown data, the two would be correlated."
     ),
-    source=_LAURENT,
+    source=LAURENT,
     revision=1,
     compute="coset.studies.cells.functional_diversity:compute",
     cells={
-        "tiny": (Cell("pairs", {**DIGITS, "members": 6, "epochs": 6}, 1.0),),
-        "demo": (Cell("pairs", {**DIGITS, "members": 40, "epochs": 20}, 5.0),),
+        "tiny": (Cell("pairs", {**_DIGITS, "members": 6, "epochs": 6}, 1.0),),
+        "demo": (Cell("pairs", {**_DIGITS, "members": 40, "epochs": 20}, 5.0),),
         "small": (
             Cell(
                 "pairs",
-                {
-                    "data": "mnist",
-                    "test": 1000,
-                    "outliers": "fashion_mnist",
-                    "network": "optunet",
-                    "zoo": "optunet-mnist",
-                    "members": 120,
-                },
+                {**OPTUNETS, "test": 1000, "outliers": "fashion_mnist", "members": 120},
                 40.0,
             ),
         ),
@@ -72,7 +54,7 @@ STUDY = Study(
             "no collapse",
             "No pair of networks is functionally equal: the least diverse pair has most of the "
             "mean diversity.",
-            _LAURENT,
+            LAURENT,
             _FIGURE,
             "least_over_mean",
             published=0.947,
@@ -82,7 +64,7 @@ STUDY = Study(
         Claim(
             "more diverse on unknown data",
             "Pairs differ more on data of another kind than on test data.",
-            _LAURENT,
+            LAURENT,
             _FIGURE,
             "outlier_over_inlier",
             published=2.11,
@@ -93,7 +75,7 @@ STUDY = Study(
             "homogeneous on known data",
             "Diversity varies far less between pairs on test data than on unknown data: the ratio "
             "of the coefficients of variation is above one.",
-            _LAURENT,
+            LAURENT,
             _FIGURE,
             "variation_ratio",
             published=8.0,
@@ -103,7 +85,7 @@ STUDY = Study(
         Claim(
             "weak correlation",
             "Diversity on known data does not foretell diversity on unknown data.",
-            _LAURENT,
+            LAURENT,
             _FIGURE,
             "pearson",
             side="below",
@@ -112,7 +94,7 @@ STUDY = Study(
         Claim(
             "size of the diversity on known data",
             "The mean mutual information of a pair on test data is 0.1075 nats.",
-            _LAURENT,
+            LAURENT,
             _FIGURE,
             "inlier_mean",
             kind="size",
@@ -123,7 +105,7 @@ STUDY = Study(
         Claim(
             "size of the diversity on unknown data",
             "The mean mutual information of a pair on SVHN is 0.227 nats.",
-            _LAURENT,
+            LAURENT,
             _FIGURE,
             "outlier_mean",
             kind="size",

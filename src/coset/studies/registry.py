@@ -7,7 +7,10 @@ from coset.errors import CosetError, names_like
 from coset.studies.study import SCALES, Study
 
 STUDIES: Mapping[str, str] = {
+    "min-mass": "coset.studies.min_mass",
     "functional-diversity": "coset.studies.functional_diversity",
+    "order-in-training": "coset.studies.order_in_training",
+    "rebasin-barriers": "coset.studies.rebasin_barriers",
 }
 """Every study and the module that declares it as ``STUDY``."""
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.ensemble import DeepEnsemble
 from coset.inference.map_estimate import MaximumAPosteriori
+from coset.inference.training.members import member_seeds, starting_points
 from coset.inference.training.optimisers import SGD, Adam
 from coset.inference.training.schedules import Constant, Cosine, Schedule, Steps
 from coset.models import mlp, optunet
@@ -118,3 +120,31 @@ def seeded(seed: int, purpose: str) -> torch.Generator:
     """A generator for one purpose of one cell, independent of those for others."""
     digest = hashlib.sha256(f"{seed} {purpose}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:6], "little"))
+
+
+def along_training(
+    parameters: Mapping[str, Any], *, seed: int, decay: float | None = None
+) -> tuple[list[int], list[Weights]]:
+    """Stacks of the same members after each of the epochs in ``checks``; the first is the start.
+
+    By plain gradient descent at a constant rate, which has no state but the weights, so that
+    training from check to check is training at once.
+    """
+    checks = [int(epoch) for epoch in parameters["checks"]]
+    if parameters["optimiser"] != "sgd" or parameters.get("momentum") or checks[0]:
+        raise CosetError(
+            "got a training with a state of its own, or no check at the start",
+            "needed plain gradient descent, checked from epoch 0 on",
+        )
+    facts = dict(parameters) | ({} if decay is None else {"decay": decay})
+    problem = problem_of(facts)
+    generator = seeded(seed, "training")
+    members = int(parameters["members"])
+    stack = starting_points(problem, None, member_seeds(members, generator))
+    stacks = [stack]
+    for before, after in pairwise(checks):
+        base = recipe_of(facts | {"epochs": after - before, "schedule": "constant"})
+        method = DeepEnsemble(members=members, base=base)
+        stack = method.fit(problem, start=stack, generator=generator).stack
+        stacks.append(stack)
+    return checks, stacks

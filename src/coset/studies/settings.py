@@ -1,0 +1,28 @@
+"""What several studies share: the papers, and the small real problems they are run on."""
+
+from typing import Any
+
+LAURENT = "Laurent, Aldea, Franchi 2024"
+XIAO = "Xiao, Liu, Bamler 2023"
+ANTORAN = "Antorán et al. 2022"
+
+DIGITS: dict[str, Any] = {
+    "data": "digits",
+    "network": "mlp",
+    "hidden": [16],
+    "optimiser": "adam",
+    "rate": 0.01,
+    "batch": 32,
+    "decay": 1e-4,
+}
+"""Small perceptrons on the digits that come with scikit-learn."""
+
+DESCENT: dict[str, Any] = DIGITS | {"optimiser": "sgd", "rate": 0.1}
+"""The same by plain gradient descent, whose only state is the weights."""
+
+OPTUNETS: dict[str, Any] = {
+    "data": "mnist",
+    "network": "optunet",
+    "zoo": "optunet-mnist",
+}
+"""The paper's own networks of 355 weights, from a zoo."""
