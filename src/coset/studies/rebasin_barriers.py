@@ -10,8 +10,15 @@ _PATHS = "poster, figures 2 and 3, right"
 
 _MOMENTUM: dict[str, Any] = {"optimiser": "sgd", "momentum": 0.9}
 _SMALL: dict[str, Any] = {
-    **{"data": "mnist", "train": 4000, "test": 1000, "side": 14, "network": "mlp"},
-    **{"hidden": [64], "batch": 64, "rate": 0.01, "decay": 0.0},
+    "data": "mnist",
+    "train": 4000,
+    "test": 1000,
+    "side": 14,
+    "network": "mlp",
+    "hidden": [64],
+    "batch": 64,
+    "rate": 0.01,
+    "decay": 0.0,
     **_MOMENTUM,
 }
 

@@ -7,10 +7,13 @@ from coset.errors import CosetError, names_like
 from coset.studies.study import SCALES, Study
 
 STUDIES: Mapping[str, str] = {
+    "posterior-quality": "coset.studies.posterior_quality",
     "min-mass": "coset.studies.min_mass",
     "functional-diversity": "coset.studies.functional_diversity",
     "order-in-training": "coset.studies.order_in_training",
     "rebasin-barriers": "coset.studies.rebasin_barriers",
+    "rebased-gaussian": "coset.studies.rebased_gaussian",
+    "marginal-likelihood": "coset.studies.marginal_likelihood",
 }
 """Every study and the module that declares it as ``STUDY``."""
 

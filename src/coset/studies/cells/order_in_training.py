@@ -1,6 +1,7 @@
 """The canonical order of units at checks along training."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ def compute(parameters: Mapping[str, Any], *, seed: int, folder: Path) -> dict[s
     group = discover(module, data.test[0][:1])
     checks, stacks = along_training(parameters, seed=seed)
     (track,) = track_order(group, stacks, steps=checks).values()
-    spans = [after - before for before, after in zip(checks, checks[1:], strict=False)]
+    spans = [after - before for before, after in pairwise(checks)]
     changed = [float(share.mean()) / span for share, span in zip(track.changed, spans, strict=True)]
     half = max(1, len(changed) // 2)
     early, late = sum(changed[:half]) / half, sum(changed[-half:]) / half

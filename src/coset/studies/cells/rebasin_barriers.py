@@ -1,6 +1,7 @@
 """Planted transpositions through training, and losses along paths between networks."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -100,10 +101,10 @@ def _midpoint(module: nn.Module, a: Weights, b: Weights, test: tuple[Tensor, Ten
 
 
 def _distance(a: Weights, b: Weights) -> float:
-    return sum(float((a[name] - b[name]).double().square().sum()) for name in a) ** 0.5
+    return math.sqrt(sum(float((a[name] - b[name]).double().square().sum()) for name in a))
 
 
-def _correlation(x: list[int], y: list[float]) -> float:
+def _correlation(x: Sequence[float], y: Sequence[float]) -> float:
     return float(torch.corrcoef(torch.tensor([x, y], dtype=torch.float64))[0, 1])
 
 

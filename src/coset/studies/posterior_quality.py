@@ -1,0 +1,348 @@
+"""Posterior quality: which approximations look like independently trained networks?"""
+
+from typing import Any
+
+from coset.studies.settings import DIGITS, LAURENT
+from coset.studies.study import (
+    Cell,
+    Claim,
+    Control,
+    Exhibit,
+    Panel,
+    Series,
+    Study,
+    TableExhibit,
+)
+
+_TABLE = "poster, table (ResNet-18; CIFAR-100 and TinyImageNet)"
+_HISTOGRAM = "poster, section 'How to estimate the posterior?' (ResNet-20, 753 networks)"
+_TOY = "poster, toy posterior in three panels"
+
+_FAMILIES = (
+    ("swag", "SWAG"),
+    ("laplace", "Laplace, Kronecker"),
+    ("mean-field", "mean field"),
+    ("sghmc", "SGHMC"),
+)
+
+
+def _cells(
+    base: dict[str, Any],
+    *,
+    members: int,
+    modes: int,
+    chain: int,
+    toys: int,
+    seconds: tuple[float, float, float],
+) -> tuple[Cell, ...]:
+    known = base | {"members": members}
+    return (
+        *(
+            Cell(
+                name,
+                {**known, "part": "quality", "method": name, "modes": modes, "draws": members},
+                seconds[0],
+            )
+            for name, _ in _FAMILIES
+        ),
+        Cell(
+            "ensemble",
+            {**known, "part": "quality", "method": "ensemble", "modes": modes, "draws": members},
+            seconds[0],
+        ),
+        Cell("marginals", {**known, "part": "marginals", "chain": chain}, seconds[1]),
+        Cell("toy", {"part": "toy", "toys": toys}, seconds[2]),
+    )
+
+
+_SMALL: dict[str, Any] = {
+    "data": "mnist",
+    "train": 2000,
+    "test": 1000,
+    "side": 14,
+    "network": "mlp",
+    "hidden": [16],
+    "optimiser": "adam",
+    "rate": 0.01,
+    "batch": 64,
+    "decay": 2e-4,
+    "epochs": 15,
+}
+
+STUDY = Study(
+    name="posterior-quality",
+    title="Posterior quality: many modes look like the posterior, one mode and short chains do not",
+    question=(
+        "Independently trained networks stand for the posterior. How far, by maximum mean "
+        "discrepancy in weight space, are approximations of one and of many modes from them, "
+        "before (MMD) and after symmetries are removed (NS)? Does every unit of a layer have the "
+        "same marginal, as symmetry demands? And what does removing symmetries do to a posterior "
+        "one can draw?"
+    ),
+    source=LAURENT,
+    revision=1,
+    compute="coset.studies.cells.posterior_quality:compute",
+    cells={
+        "tiny": _cells(
+            DIGITS | {"train": 120, "epochs": 4, "hidden": [4]},
+            members=12,
+            modes=2,
+            chain=20,
+            toys=40,
+            seconds=(1.5, 2.0, 1.0),
+        ),
+        "demo": _cells(
+            DIGITS | {"train": 400, "epochs": 10, "hidden": [8]},
+            members=40,
+            modes=4,
+            chain=60,
+            toys=800,
+            seconds=(2.5, 8.0, 5.0),
+        ),
+        "small": _cells(
+            _SMALL, members=100, modes=10, chain=250, toys=4000, seconds=(15.0, 40.0, 30.0)
+        ),
+        "paper": _cells(
+            {"data": "cifar100", "network": "resnet18", "zoo": "checkpoints/cifar100-resnet18"},
+            members=1000,
+            modes=10,
+            chain=753,
+            toys=10_000,
+            seconds=(60 * 3600.0, 5000 * 3600.0, 1800.0),
+        ),
+    },
+    seeds={"tiny": (0, 1, 2), "demo": (0,), "small": (0, 1, 2), "paper": (0,)},
+    shrunk=(
+        "Perceptrons of 16 hidden units on 2,000 MNIST pictures of 14×14 pixels; 100 networks "
+        "stand for the posterior in place of 1,000; 4,000 toy trainings in place of 10,000."
+    ),
+    claims=(
+        *(
+            Claim(
+                f"many modes are nearer ({label})",
+                f"{label}: draws from several modes have a smaller MMD to the reference than "
+                "draws from one.",
+                LAURENT,
+                _TABLE,
+                "mmd_saved",
+                published=published,
+                bound=0.0,
+                cells={"part": "quality", "method": name},
+            )
+            for name, label, published in (
+                ("swag", "SWAG", 0.17),
+                ("laplace", "Laplace", 0.51),
+                ("mean-field", "mean field", 0.29),
+            )
+        ),
+        Claim(
+            "an ensemble is the reference",
+            "Other independently trained networks have an MMD of zero to the reference.",
+            LAURENT,
+            _TABLE,
+            "mmd_multi",
+            kind="size",
+            published=0.0,
+            tolerance=0.02,
+            cells={"part": "quality", "method": "ensemble"},
+        ),
+        Claim(
+            "one chain is far",
+            "One chain of SGHMC is far from the reference: MMD above one half.",
+            LAURENT,
+            _TABLE,
+            "mmd_one",
+            published=0.75,
+            bound=0.5,
+            cells={"part": "quality", "method": "sghmc"},
+        ),
+        Claim(
+            "units of an ensemble are exchangeable",
+            "The unit with the largest weight is uniform over members of an ensemble: chi-square "
+            "per degree of freedom stays near one.",
+            LAURENT,
+            _HISTOGRAM,
+            "ensemble_statistic",
+            published=0.50,
+            side="below",
+            bound=2.5,
+            cells={"part": "marginals"},
+        ),
+        Claim(
+            "units of HMC are not",
+            "Over samples of three chains of HMC it is far from uniform.",
+            LAURENT,
+            _HISTOGRAM,
+            "hmc_statistic",
+            published=77.1,
+            bound=4.0,
+            cells={"part": "marginals"},
+        ),
+        Claim(
+            "the mixture over symmetries is",
+            "Samples of HMC moved by random symmetries have equal marginals.",
+            LAURENT,
+            "proposition and corollary on equal marginals",
+            "symmetrised_statistic",
+            side="below",
+            bound=2.5,
+            cells={"part": "marginals"},
+        ),
+        Claim(
+            "toy: symmetric without scales",
+            "With scales removed the toy posterior is symmetric in its two units: half of it lies "
+            "on each side of the diagonal.",
+            LAURENT,
+            _TOY,
+            "toy_above",
+            kind="size",
+            published=0.5,
+            tolerance=0.05,
+            cells={"part": "toy"},
+        ),
+        Claim(
+            "toy: scales were most of the spread",
+            "Removing scales shrinks the spread of the outgoing weights' logarithms.",
+            LAURENT,
+            _TOY,
+            "toy_spread",
+            side="below",
+            bound=1.0,
+            cells={"part": "toy"},
+        ),
+    ),
+    controls=(
+        Control(
+            "planted symmetry copy",
+            "a sample moved by random symmetries has no MMD to itself once symmetries are removed",
+            "control_copy",
+            1e-4,
+        ),
+        Control(
+            "predictions of the mixture over symmetries",
+            "moving draws by symmetries does not change their outputs (largest difference)",
+            "control_outputs",
+            1e-6,
+        ),
+        Control(
+            "toy: sorted",
+            "after scales and permutations no network lies below the diagonal (share)",
+            "control_below",
+            0.0,
+        ),
+    ),
+    exhibits=(
+        TableExhibit(
+            "quality",
+            "posterior",
+            "MMD to the reference networks, before and after symmetries are removed; accuracy of "
+            "the averaged prediction. Smaller MMD is better; 0 is the law of the reference. "
+            "Published MMD and NS are in tenths, from ResNet-18 on CIFAR-100.",
+            (
+                *(
+                    (f"{label}, {words}", kind, {"part": "quality", "method": name})
+                    for name, label in _FAMILIES
+                    for words, kind in (("one mode", "one"), ("several modes", "multi"))
+                    if (name, kind) != ("sghmc", "multi")
+                ),
+                ("ensemble", "multi", {"part": "quality", "method": "ensemble"}),
+            ),
+            (
+                ("MMD", "mmd_{row}"),
+                ("NS", "ns_{row}"),
+                ("accuracy", "accuracy_{row}"),
+                ("calibration error", "calibration_{row}"),
+            ),
+            _TABLE,
+            (
+                ("published: SWAG, one", "6.7", "7.2", "0.709", "0.023"),
+                ("published: SWAG, ten", "5.0", "5.4", "0.728", "0.015"),
+                ("published: Laplace, one", "5.7", "7.0", "0.751", "0.009"),
+                ("published: Laplace, ten", "0.6", "4.3", "0.789", "0.069"),
+                ("published: viBNN, one", "9.0", "10.2", "0.579", "0.246"),
+                ("published: viBNN, ten", "6.1", "5.6", "0.665", "0.028"),
+                ("published: SGHMC, one", "7.5", "7.9", "0.737", "0.049"),
+                ("published: ensemble", "0.0", "0.0", "0.795", "0.016"),
+            ),
+        ),
+        Exhibit(
+            "toy",
+            "A posterior one can draw",
+            "Two outgoing weights of a network with two hidden units, for many trainings. Left: as "
+            "trained. Middle: scales removed, the arcs collapse. Right: permutations removed as "
+            "well, exactly one half remains.",
+            (
+                Panel("points", (Series("", "first", "second"),), "as trained", "ω₁", "ω₂"),
+                Panel(
+                    "points",
+                    (Series("", "first_scaled", "second_scaled"),),
+                    "scales removed",
+                    "ω₁",
+                    "ω₂",
+                    diagonal=True,
+                ),
+                Panel(
+                    "points",
+                    (Series("", "first_sorted", "second_sorted"),),
+                    "scales and permutations removed",
+                    "ω₁",
+                    "ω₂",
+                    diagonal=True,
+                ),
+            ),
+            _TOY,
+        ),
+        Exhibit(
+            "exchangeability",
+            "Which unit has the largest weight?",
+            "Every unit of a layer has the same marginal under the posterior, so each should hold "
+            "the largest weight equally often. An ensemble obeys; three chains of HMC do not visit "
+            "the permuted copies; the same samples moved by random symmetries do.",
+            (
+                Panel(
+                    "bars",
+                    (
+                        Series("ensemble", "unit", "ensemble_shares"),
+                        Series("HMC", "unit", "hmc_shares"),
+                        Series("HMC, symmetrised", "unit", "symmetrised_shares"),
+                    ),
+                    x="unit",
+                    y="share of the samples",
+                ),
+            ),
+            _HISTOGRAM,
+        ),
+        Exhibit(
+            "marginals",
+            "Weights before and after symmetries are removed",
+            "Left: the marginal of one outgoing weight over all networks, and of the same place "
+            "once scales and order are canonical. Middle, right: two incoming weights of the first "
+            "unit against each other, before and after.",
+            (
+                Panel(
+                    "histogram",
+                    (
+                        Series("as trained", "weight_before"),
+                        Series("canonical", "weight_after"),
+                    ),
+                    x="outgoing weight of the first unit",
+                    y="share",
+                ),
+                Panel(
+                    "points",
+                    (Series("", "pair_before_x", "pair_before_y"),),
+                    "as trained",
+                    "incoming weight",
+                    "another",
+                ),
+                Panel(
+                    "points",
+                    (Series("", "pair_after_x", "pair_after_y"),),
+                    "canonical",
+                    "incoming weight",
+                    "another",
+                ),
+            ),
+        ),
+    ),
+)

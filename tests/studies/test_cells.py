@@ -1,0 +1,86 @@
+"""Every study at its smallest scale: what its cells give, and that its controls can be believed."""
+
+import math
+
+import pytest
+import torch
+
+from coset.engines import Serial
+from coset.studies import names, run
+from coset.studies.cells.data import checksum, pictures
+from coset.studies.cells.marginal_likelihood import curve
+from coset.studies.cells.networks import along_training, problem_of, trained
+from coset.studies.exhibits import charts_of, rows_of
+from coset.studies.registry import study_named
+from coset.studies.settings import DESCENT, DIGITS
+from coset.studies.study import Exhibit, TableExhibit
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("studies") / "tiny"
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_study_runs_and_its_controls_hold(name, folder):
+    study = study_named(name)
+    records = run(name, folder, scale="tiny", seeds=[0], engine=Serial()).of(name)
+    assert {record.cell for record in records} == {cell.name for cell in study.cells["tiny"]}
+    for control in study.controls:
+        values = [r.values[control.quantity] for r in records if control.quantity in r.values]
+        assert values, control.name
+        assert max(map(abs, values)) <= control.most, control.name
+    known = {quantity for record in records for quantity in record.values}
+    assert {claim.quantity for claim in study.claims} <= known
+    for exhibit in study.exhibits:
+        if isinstance(exhibit, Exhibit):
+            assert len(charts_of(exhibit, records)) == len(exhibit.panels), exhibit.name
+        if isinstance(exhibit, TableExhibit):
+            assert len(rows_of(exhibit, records)) == len(exhibit.rows), exhibit.name
+
+
+def test_networks_are_trained_once_for_all_studies_of_a_run(tmp_path):
+    facts = DIGITS | {"members": 2, "epochs": 1, "train": 64}
+    one = trained(facts, seed=0, folder=tmp_path)
+    (path,) = (tmp_path / "networks").iterdir()
+    before = path.stat().st_mtime_ns
+    again = trained(facts | {"part": "other"}, seed=0, folder=tmp_path)
+    assert path.stat().st_mtime_ns == before
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    other = trained(facts, seed=1, folder=tmp_path)
+    assert not torch.equal(one["linear1.weight"], other["linear1.weight"])
+
+
+def test_weight_decay_is_the_precision_over_the_number_of_data():
+    facts = DIGITS | {"decay": 0.01, "train": 100}
+    assert problem_of(facts).prior.precision == pytest.approx(1.0)
+
+
+def test_training_from_check_to_check_begins_at_the_start():
+    checks, stacks = along_training(DESCENT | {"checks": [0, 1], "members": 2, "train": 64}, seed=0)
+    assert checks == [0, 1]
+    moved = (stacks[1]["linear1.weight"] - stacks[0]["linear1.weight"]).abs().max()
+    assert 0 < float(moved) < 1
+
+
+def test_other_data_have_another_checksum():
+    one = checksum({"data": "digits", "train": 100})
+    assert one == checksum({"data": "digits", "train": 100, "members": 3})
+    assert one != checksum({"data": "digits", "train": 101})
+    assert checksum({"part": "toy"}) == ""
+
+
+def test_held_out_classes_are_the_outliers():
+    found = pictures({"data": "digits", "held_out": [8, 9], "side": 20})
+    assert found.classes == 8
+    assert found.outliers.shape[1:] == (1, 20, 20)
+    assert int(found.train[1].max()) == 7
+
+
+def test_the_curve_leaves_a_gap():
+    (inputs, targets), (places, _) = curve(40, 0.1, 0)
+    assert len(inputs) == len(targets) == 40
+    between = (inputs > 0) & (inputs < 0.5)
+    assert not between.any()
+    assert len(places) == 100
+    assert math.isclose(float(places.min()), -2, abs_tol=1e-6)
