@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from coset.engines import Serial
+from coset.errors import CosetError
 from coset.studies import names, run
 from coset.studies.cells.data import checksum, pictures
 from coset.studies.cells.marginal_likelihood import curve
@@ -14,6 +15,7 @@ from coset.studies.exhibits import charts_of, rows_of
 from coset.studies.registry import study_named
 from coset.studies.settings import DESCENT, DIGITS
 from coset.studies.study import Exhibit, TableExhibit
+from coset.zoo import populate, read_recipe
 
 
 @pytest.fixture(scope="module")
@@ -84,3 +86,20 @@ def test_the_curve_leaves_a_gap():
     assert not between.any()
     assert len(places) == 100
     assert math.isclose(float(places.min()), -2, abs_tol=1e-6)
+
+
+def test_a_zoo_that_is_there_is_shared_out_over_the_seeds(tmp_path, monkeypatch):
+    zoo = populate(read_recipe("tiny"), tmp_path / "zoo", 4, engine=Serial())
+    facts = {"zoo": "tiny", "members": 2}
+    monkeypatch.setenv("COSET_ZOO", str(tmp_path / "zoo"))
+    found = [trained(facts, seed=seed, folder=tmp_path) for seed in (0, 1)]
+    name = next(iter(found[0]))
+    assert torch.equal(torch.cat([f[name] for f in found]), zoo.weights()[name])
+    with pytest.raises(CosetError, match="needed 6"):
+        trained(facts, seed=2, folder=tmp_path)
+    with pytest.raises(CosetError, match="a zoo of 'tiny'"):
+        trained(facts | {"zoo": "optunet-mnist"}, seed=0, folder=tmp_path)
+    monkeypatch.delenv("COSET_ZOO")
+    (tmp_path / "run").mkdir()
+    own = trained(facts, seed=1, folder=tmp_path / "run")
+    assert torch.equal(own[name], found[1][name])

@@ -26,7 +26,7 @@ STUDY = Study(
         "small": (
             Cell(
                 "pairs",
-                {**OPTUNETS, "test": 1000, "outliers": "fashion_mnist", "members": 120},
+                {**OPTUNETS, "test": 1000, "outliers": "fashion_mnist", "members": 60},
                 40.0,
             ),
         ),
@@ -47,7 +47,7 @@ STUDY = Study(
     seeds={"tiny": (0, 1, 2), "demo": (0, 1, 2), "small": (0, 1, 2), "paper": (0,)},
     shrunk=(
         "OptuNets on MNIST against Fashion-MNIST stand for ResNet-18 on CIFAR-100 against SVHN; "
-        "120 networks a seed (7,140 pairs), 1,000 pictures of each set."
+        "60 networks a seed (1,770 pairs), 1,000 pictures of each set."
     ),
     claims=(
         Claim(

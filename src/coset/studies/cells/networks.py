@@ -1,7 +1,9 @@
 """Trained networks of a cell: from a zoo that is there, or trained and kept beside the run."""
 
+import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +15,7 @@ from torch import nn
 from coset.bayes.likelihood import Categorical
 from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
+from coset.engines import Serial
 from coset.errors import CosetError
 from coset.inference.ensemble import DeepEnsemble
 from coset.inference.map_estimate import MaximumAPosteriori
@@ -25,6 +28,7 @@ from coset.store import load_record, save_record
 from coset.studies.cells.data import Pictures, checksum, pictures
 from coset.vocabulary import Weights
 from coset.weights.network import functionalise
+from coset.zoo import Zoo, populate, read_recipe
 
 
 def module_of(parameters: Mapping[str, Any]) -> nn.Module:
@@ -102,7 +106,29 @@ ZOO = "COSET_ZOO"
 
 
 def _from_zoo(recipe: str, members: int, seed: int, folder: Path) -> Weights:
-    raise CosetError(f"got the zoo {recipe!r}", f"needed a zoo named by {ZOO}", str(folder))
+    """The members of one seed, of a zoo that is there, or of one made in the run's folder."""
+    first, last = seed * members, (seed + 1) * members
+    if place := os.environ.get(ZOO):
+        zoo = Zoo.open(place)
+        if zoo.recipe.name != recipe:
+            raise CosetError(
+                f"got {ZOO}={place}, a zoo of {zoo.recipe.name!r}",
+                f"needed one of {recipe!r}",
+                f"unset {ZOO}: the study then makes a zoo of its own",
+            )
+    else:
+        own = folder / "zoo"
+        own.mkdir(exist_ok=True)
+        with (own / f"{recipe}.lock").open("w") as lock:  # cells of other seeds wait
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            zoo = populate(read_recipe(recipe), own / recipe, last, engine=Serial())
+    if len(zoo) < last:
+        raise CosetError(
+            f"got a zoo of {len(zoo)} networks for seed {seed}",
+            f"needed {last}: {members} for each seed",
+            f"grow it: coset zoo train {recipe} FOLDER --count {last}",
+        )
+    return zoo.weights(slice(first, last))
 
 
 def probabilities(module: nn.Module, stack: Weights, inputs: torch.Tensor) -> torch.Tensor:
