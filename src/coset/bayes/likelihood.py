@@ -6,10 +6,11 @@ the sum over an example's pixels, and Hessians have shape ``(n, *pixels, c, c)``
 
 import math
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import ClassVar, Literal, Protocol
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,6 +18,8 @@ from coset.errors import CosetError
 
 LinkName = Literal["softmax", "sigmoid", "linear", "other"]
 UnknownNoise = Literal["size", "covariance"]
+Missing = Literal["refuse", "nan"]
+"""What targets that are NaN mean: a mistake, or that nothing was measured there."""
 
 
 class Likelihood(Protocol):
@@ -93,7 +96,12 @@ class ScaledNoise(Likelihood, Protocol):
 class Categorical:
     """Classes by a softmax of the outputs: ``log p(y | f) = f_y - log Σ exp f``.
 
+    Attributes:
+        ignore: A label that has no say, such as that of void pixels.
+
     >>> Categorical().log_prob(torch.zeros(1, 4), torch.tensor([2])).exp()
+    tensor([0.2500])
+    >>> Categorical(ignore=255).log_prob(torch.zeros(1, 4, 2), torch.tensor([[2, 255]])).exp()
     tensor([0.2500])
     """
 
@@ -101,15 +109,27 @@ class Categorical:
     is_concave: ClassVar[bool] = True
     has_constant_curvature: ClassVar[bool] = False
     unknown_noise: ClassVar[UnknownNoise | None] = None
+    ignore: int | None = None
 
-    def weight(self, targets: Tensor) -> None:
-        """All targets count alike."""
-        return
+    def __post_init__(self) -> None:
+        whole = isinstance(self.ignore, Integral) and not isinstance(self.ignore, bool)
+        if self.ignore is not None and not whole:
+            raise CosetError(
+                f"got ignore={self.ignore!r}", "needed a label, a whole number", "or leave it out"
+            )
+
+    def weight(self, targets: Tensor) -> Tensor | None:
+        """One for each label that counts, zero for those to ignore."""
+        return None if self.ignore is None else targets != self.ignore
 
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
-        """Log-probability of the class of each example."""
-        losses = functional.cross_entropy(outputs, targets.long(), reduction="none")
-        return -_sum_pixels(losses)
+        """Log-probability of the class of each example, summed over pixels that count."""
+        labels, counts = targets.long(), self.weight(targets)
+        if counts is None:
+            return -_sum_pixels(functional.cross_entropy(outputs, labels, reduction="none"))
+        known = torch.where(counts, labels, 0)
+        losses = functional.cross_entropy(outputs, known, reduction="none")
+        return -_sum_pixels(torch.where(counts, losses, 0.0))
 
     def hessian(self, outputs: Tensor) -> Float[Tensor, "n *pixels c c"]:
         """``diag(π) - π πᵀ`` with ``π`` the softmax."""
@@ -163,19 +183,37 @@ class Categorical:
                 "needed whole numbers, the class labels",
                 "use targets.long(), or another likelihood",
             )
-        if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < outputs.shape[1]:
+        counts = self.weight(targets)
+        labels = targets if counts is None else targets[counts]
+        if not labels.numel():
+            return
+        low, high = int(labels.min()), int(labels.max())
+        if not 0 <= low <= high < outputs.shape[1]:
             raise CosetError(
-                f"got labels from {int(targets.min())} to {int(targets.max())}",
+                f"got labels from {low} to {high}",
                 f"needed labels from 0 to {outputs.shape[1] - 1}, one a class",
-                "pass likelihood=Bernoulli() for yes or no"
-                if outputs.shape[1] == 1
-                else "check the labels or the number of outputs",
+                self._advice(low, high, outputs),
             )
+
+    @staticmethod
+    def _advice(low: int, high: int, outputs: Tensor) -> str:
+        if outputs.shape[1] == 1:
+            return "pass likelihood=Bernoulli() for yes or no"
+        if outputs.dim() == 2:
+            return "check the labels or the number of outputs"
+        void = high if low >= 0 else low
+        return (
+            f"pass likelihood=Categorical(ignore={void}) if {void} marks pixels without a label, "
+            "or check the number of outputs"
+        )
 
 
 @dataclass(frozen=True)
 class Bernoulli:
     """Independent yes-or-no targets, one an output: ``p(1 | f) = 1 / (1 + exp(-f))``.
+
+    Attributes:
+        missing: ``"nan"``: targets that are NaN have no say.
 
     >>> Bernoulli().log_prob(torch.zeros(1, 2), torch.ones(1, 2)).exp()
     tensor([0.2500])
@@ -185,16 +223,20 @@ class Bernoulli:
     is_concave: ClassVar[bool] = True
     has_constant_curvature: ClassVar[bool] = False
     unknown_noise: ClassVar[UnknownNoise | None] = None
+    missing: Missing = "refuse"
 
-    def weight(self, targets: Tensor) -> None:
-        """All targets count alike."""
-        return
+    def __post_init__(self) -> None:
+        _check_missing(self.missing)
+
+    def weight(self, targets: Tensor) -> Tensor | None:
+        """One for each target that is there, zero for those that are missing."""
+        return _there(targets, self.missing)
 
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
         """Sum over outputs (and pixels) of the log-probabilities."""
-        targets = _like_outputs(outputs, targets).to(outputs.dtype)
+        targets, there = _known_targets(outputs, targets, self.missing)
         losses = functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
-        return -_sum_pixels(losses)
+        return -_sum_pixels(losses if there is None else torch.where(there, losses, 0.0))
 
     def hessian(self, outputs: Tensor) -> Float[Tensor, "n *pixels c c"]:
         """``diag(π (1 - π))``."""
@@ -218,7 +260,9 @@ class Bernoulli:
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         """Targets are zeros and ones in the shape of the outputs."""
         _check_outputs(outputs)
-        values = _like_outputs(outputs, targets)
+        values, there = _known_targets(outputs, targets, self.missing)
+        if there is None:
+            _check_none_missing(values, self)
         if not ((values == 0) | (values == 1)).all():
             raise CosetError("got targets other than 0 and 1", "needed yes-or-no targets")
 
@@ -229,6 +273,7 @@ class GaussianNoise:
 
     Attributes:
         std: Standard deviation, one or one per output.  ``None``: learnt by the method that fits.
+        missing: ``"nan"``: targets that are NaN have no say.
 
     >>> likelihood = GaussianNoise(std=2.0)
     >>> likelihood.log_prob(torch.zeros(1, 1), torch.zeros(1, 1)).exp() * 2 * math.sqrt(2 * math.pi)
@@ -239,8 +284,10 @@ class GaussianNoise:
     is_concave: ClassVar[bool] = True
     has_constant_curvature: ClassVar[bool] = True
     std: float | Tensor | None = None
+    missing: Missing = "refuse"
 
     def __post_init__(self) -> None:
+        _check_missing(self.missing)
         if self.std is not None and not _are_positive(self.std):
             raise CosetError(
                 f"got a noise of {self.std!r:.80}", "needed a positive standard deviation, finite"
@@ -255,9 +302,9 @@ class GaussianNoise:
         """The same with noise of a known size."""
         return replace(self, std=std)
 
-    def weight(self, targets: Tensor) -> None:
-        """All targets count alike."""
-        return
+    def weight(self, targets: Tensor) -> Tensor | None:
+        """One for each target that is there, zero for those that are missing."""
+        return _there(targets, self.missing)
 
     def known_std(self, outputs: Tensor) -> Tensor:
         """The standard deviation, one an output, ready to broadcast over ``(n, c, *pixels)``."""
@@ -278,8 +325,10 @@ class GaussianNoise:
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
         """Sum over outputs (and pixels) of the Gaussian log-densities."""
         std = self.known_std(outputs)
-        scores = (_like_outputs(outputs, targets) - outputs) / std
-        return _sum_pixels(-0.5 * scores.square() - std.log() - 0.5 * math.log(2 * math.pi))
+        targets, there = _known_targets(outputs, targets, self.missing)
+        scores = (targets - outputs) / std
+        densities = -0.5 * scores.square() - std.log() - 0.5 * math.log(2 * math.pi)
+        return _sum_pixels(densities if there is None else torch.where(there, densities, 0.0))
 
     def hessian(self, outputs: Tensor) -> Float[Tensor, "n *pixels c c"]:
         """``I / std²``, constant."""
@@ -299,13 +348,15 @@ class GaussianNoise:
 
     def estimate(self, outputs: Tensor, targets: Tensor) -> "GaussianNoise":
         """Noise of the size of the residuals (maximum likelihood), one for all outputs."""
-        residual = _like_outputs(outputs, targets) - outputs
-        return GaussianNoise(float(residual.square().mean().sqrt().clamp_min(1e-12)))
+        targets, there = _known_targets(outputs, targets, self.missing)
+        squares = (targets - outputs).square()
+        mean = squares.mean() if there is None else squares[there].mean()
+        return replace(self, std=float(mean.sqrt().clamp_min(1e-12)))
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         """Targets are finite numbers in the shape of the outputs."""
         _check_outputs(outputs)
-        _check_finite(_like_outputs(outputs, targets))
+        _check_numbers(outputs, targets, self)
 
 
 @dataclass(frozen=True)
@@ -313,6 +364,9 @@ class HeteroscedasticGaussian:
     """The network gives the mean and the log-variance of each target.
 
     Outputs have ``2 k`` channels, first the means ``μ``, then ``s = log σ²``.
+
+    Attributes:
+        missing: ``"nan"``: targets that are NaN have no say.
 
     >>> outputs = torch.tensor([[1.0, 0.0]])
     >>> HeteroscedasticGaussian().mean(outputs).tolist()
@@ -323,16 +377,22 @@ class HeteroscedasticGaussian:
     is_concave: ClassVar[bool] = False
     has_constant_curvature: ClassVar[bool] = False
     unknown_noise: ClassVar[UnknownNoise | None] = None
+    missing: Missing = "refuse"
 
-    def weight(self, targets: Tensor) -> None:
-        """All targets count alike."""
-        return
+    def __post_init__(self) -> None:
+        _check_missing(self.missing)
+
+    def weight(self, targets: Tensor) -> Tensor | None:
+        """One for each target that is there, zero for those that are missing."""
+        return _there(targets, self.missing)
 
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
         """Sum over targets (and pixels) of the Gaussian log-densities."""
         mean, log_variance = outputs.chunk(2, dim=1)
-        squared = (_like_outputs(mean, targets) - mean).square() * (-log_variance).exp()
-        return _sum_pixels(-0.5 * (squared + log_variance + math.log(2 * math.pi)))
+        targets, there = _known_targets(mean, targets, self.missing)
+        squared = (targets - mean).square() * (-log_variance).exp()
+        densities = -0.5 * (squared + log_variance + math.log(2 * math.pi))
+        return _sum_pixels(densities if there is None else torch.where(there, densities, 0.0))
 
     def hessian(self, outputs: Tensor) -> Float[Tensor, "n *pixels c c"]:
         """Fisher information: ``1 / σ²`` for a mean, ``1 / 2`` for a log-variance."""
@@ -366,7 +426,7 @@ class HeteroscedasticGaussian:
             raise CosetError(
                 f"got {outputs.shape[1]} outputs", "needed two a target: mean and log-variance"
             )
-        _check_finite(_like_outputs(self.mean(outputs), targets))
+        _check_numbers(self.mean(outputs), targets, self)
 
 
 def _sum_pixels(losses: Tensor) -> Float[Tensor, " n"]:
@@ -407,9 +467,49 @@ def _check_outputs(outputs: Tensor) -> None:
         )
 
 
-def _check_finite(targets: Tensor) -> None:
-    if not targets.isfinite().all():
+def _check_missing(missing: object) -> None:
+    if missing not in ("refuse", "nan"):
+        raise CosetError(
+            f"got missing={missing!r}", "needed 'refuse' or 'nan'", "choose one of the two"
+        )
+
+
+def _there(targets: Tensor, missing: Missing) -> Bool[Tensor, "n ..."] | None:
+    """Which targets are there; ``None``: all have to be."""
+    return None if missing == "refuse" else ~targets.isnan()
+
+
+def _known_targets(
+    outputs: Tensor, targets: Tensor, missing: Missing
+) -> tuple[Tensor, Bool[Tensor, "n ..."] | None]:
+    """Targets in the shape of the outputs, zero where they are missing, and where they are not."""
+    targets = _like_outputs(outputs, targets)
+    there = _there(targets, missing)
+    return (targets, None) if there is None else (torch.where(there, targets, 0.0), there)
+
+
+def _check_numbers(
+    outputs: Tensor,
+    targets: Tensor,
+    likelihood: "GaussianNoise | HeteroscedasticGaussian",
+) -> None:
+    values, there = _known_targets(outputs, targets, likelihood.missing)
+    if there is None:
+        _check_none_missing(values, likelihood)
+    if not values.isfinite().all():
         raise CosetError("got targets that are not finite", "needed finite numbers")
+
+
+def _check_none_missing(
+    values: Tensor, likelihood: "Bernoulli | GaussianNoise | HeteroscedasticGaussian"
+) -> None:
+    if values.isnan().any():
+        raise CosetError(
+            "got targets that are not finite: NaN",
+            "needed finite numbers",
+            f"pass likelihood={type(likelihood).__name__}(missing='nan') if NaN marks what was not "
+            "measured",
+        )
 
 
 _IMPLEMENTATIONS: tuple[FullLikelihood, ...] = (

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.bayes.batches import Batches, Data, as_batches
-from coset.bayes.defaults import link_of, with_noise
+from coset.bayes.defaults import count_targets, link_of, with_noise
 from coset.bayes.likelihood import Categorical, Likelihood, LinkName
 from coset.bayes.prior import GaussianPrior
 from coset.errors import CosetError, require_kinds
@@ -90,13 +90,21 @@ class Problem:
                 "check that its layers are attributes of the module, not of a list or dictionary",
             )
         self.check_batch_norm()
-        seen = 0
+        seen, counted = 0, 0.0
         for number, (inputs, targets) in enumerate(self.train):
             check_finite_inputs(inputs, first=seen)
             if number == 0:
                 outputs = self._first_outputs(inputs)
             seen += len(targets)
-            self.likelihood.check(outputs.expand(len(targets), *outputs.shape[1:]), targets)
+            each = outputs.expand(len(targets), *outputs.shape[1:])
+            self.likelihood.check(each, targets)
+            counted += count_targets(self.likelihood, each, targets)
+        if counted == 0:
+            raise CosetError(
+                f"got {seen} examples of which no target counts: all are void or missing",
+                "needed one target that counts",
+                f"check {self.likelihood!r} against the targets",
+            )
 
     def check_batch_norm(self) -> None:
         """Refuses norms that couple the examples of a batch, which then have no outputs alone."""
