@@ -154,8 +154,10 @@ def record(
         separate: Weights that are not to share a block with their bias.
     """
     watch, outputs = _watched_run(network, weights, layout, inputs, separate)
-    if not watch.in_step:  # what a network makes in its first call is there in the second
-        watch, outputs = _watched_run(network, weights, layout, inputs, separate)
+    if not watch.in_step:
+        # what a network makes in its first call is there in the second; and one that looks at its
+        # inputs (is a mask all ones?) goes the same way with all of them
+        watch, outputs = _watched_run(network, weights, layout, inputs, separate, whole=True)
     reached = {*_in_order(outputs)}
     uses: dict[tuple[str, ...], list[LinearMap]] = {}
     edges: dict[tuple[str, ...], list[GradientEdge]] = {}
@@ -176,11 +178,17 @@ def record(
 
 
 def _watched_run(
-    network: Network, weights: Weights, layout: Layout, inputs: Inputs, separate: frozenset[str]
+    network: Network,
+    weights: Weights,
+    layout: Layout,
+    inputs: Inputs,
+    separate: frozenset[str],
+    *,
+    whole: bool = False,
 ) -> tuple[Watch, Tensor]:
     plain = {name: tensor.detach() for name, tensor in weights.items()}
     watched = {name: plain[name] for name in layout.names}
-    other = probe(network, plain, inputs)
+    other = probe(network, plain, inputs, whole=whole)
     watch = Watch(watched, plain.values(), other, separate, READERS, meet)
     with torch.enable_grad(), watch:
         return watch, network.apply({**plain, **watch.leaves}, inputs)

@@ -75,11 +75,20 @@ class Probe:
         return differing[0][0] if alone else None
 
 
-def probe(network: Network, weights: Weights, inputs: Inputs) -> Probe:
-    """Runs the network with the first example twice, or three times where there are two."""
+def probe(network: Network, weights: Weights, inputs: Inputs, *, whole: bool = False) -> Probe:
+    """Runs the network with another number of examples.
+
+    Args:
+        network: The network.
+        weights: All its weights.
+        inputs: The examples of the run that is watched.
+        whole: All of them and the first once more; else the first twice, or three times where there
+            are two, which is quicker.
+    """
     rows = count_rows(inputs)
-    others = 3 if rows == 2 else 2
-    few = map_parts(lambda part: part[:1].expand(others, *part.shape[1:]).clone(), inputs)
+    others = rows + 1 if whole else 3 if rows == 2 else 2
+    index = torch.arange(others) % rows if whole else torch.zeros(others, dtype=torch.long)
+    few = map_parts(lambda part: part[index.to(part.device)], inputs)
     listener = _Listener()
     with torch.enable_grad(), listener:  # as in the run that is watched; nothing requires any
         network.apply(weights, few)

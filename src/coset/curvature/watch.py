@@ -54,7 +54,8 @@ class Watch(Calls):
     ) -> None:
         super().__init__()
         self.watched, self.rows = watched, probe.rows
-        self._probe, self._calls = probe, 0
+        self._probe = probe
+        self._functions: list[Any] = []
         self._axes: dict[int, int | None] = {}
         self._origins: dict[int, Origin] = {}
         self._constants = {id(tensor) for tensor in constants}
@@ -69,7 +70,8 @@ class Watch(Calls):
     def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
         """Runs the function, and notes what it read."""
         result = self._run(function, args, given)
-        self._calls += bool(tensors_in([result]))
+        if tensors_in([result]):
+            self._functions.append(function)
         return result
 
     def _run(self, function: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
@@ -81,7 +83,7 @@ class Watch(Calls):
         args, given = self._without_leaves((args, given))
         tensors = tensors_in([*args, *given.values()])
         touched = [t for t in tensors if id(t) in self._origins]
-        self._axes = self._probe.given(self._calls, function, tensors)
+        self._axes = self._probe.given(len(self._functions), function, tensors)
         result = self._read(function, args, given, touched) if whole else None
         if result is not None:
             return result
@@ -124,8 +126,8 @@ class Watch(Calls):
 
     @property
     def in_step(self) -> bool:
-        """Whether the run and the probe made as many calls."""
-        return self._calls == len(self._probe.calls)
+        """Whether the run and the probe made the same calls."""
+        return self._functions == [call.function for call in self._probe.calls]
 
     # -- what readers ask ------------------------------------------------------------------------
 
@@ -160,7 +162,7 @@ class Watch(Calls):
 
     def axis_of_result(self, function: Any, result: Tensor) -> int | None:
         """The axis of the examples in what the call that is being read returns."""
-        return self._probe.returned(self._calls, function, result)
+        return self._probe.returned(len(self._functions), function, result)
 
     def fits(self, tensor: Tensor) -> bool:
         """Whether the first axis is that of the examples."""
