@@ -20,7 +20,8 @@ def folder(tmp_path_factory):
 def test_training_ends_with_a_table(folder, capsys):
     assert cli.main(["zoo", "train", "tiny", str(folder), "--count=5", "--engine=serial"]) == 0
     out, err = capsys.readouterr()
-    assert out.splitlines()[0] == f"Training 5 networks of tiny in {folder}, one after the other"
+    begin = f"Training 5 networks of the recipe tiny in {folder}, one after the other"
+    assert out.splitlines()[0] == begin
     assert "networks           5 of 1,210 parameters" in out
     assert "excess of mass, %" in out
     assert out.splitlines()[-1] == f"Open it with: coset.zoo.Zoo.open({str(folder)!r})"
@@ -39,7 +40,7 @@ def test_the_first_line_comes_within_two_seconds(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert running.stdout.readline().startswith("Training 1 networks of tiny")
+    assert running.stdout.readline().startswith("Training 1 networks of the recipe tiny")
     seconds = time.monotonic() - begun
     _, err = running.communicate()
     assert running.returncode == 0
