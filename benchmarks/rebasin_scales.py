@@ -19,7 +19,7 @@ from rebasin_barriers import PAIRS, Pair, folder_of, networks
 from timing import chosen
 
 from coset import Adam, ByWeights, MaximumAPosteriori, barrier, data, discover, match, models
-from coset.alignment.scales.choosing import Scales
+from coset.alignment.scales import Scales
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
 

@@ -17,7 +17,7 @@ from coset.alignment.checks import answer, check_network, network_of
 from coset.alignment.plans import lone_signs, matched_tensors
 from coset.alignment.read_points import ReadPoint, find_read_points
 from coset.alignment.result import Outcome
-from coset.alignment.scales.choosing import rescaled_if_it_helps
+from coset.alignment.scales import rescaled_if_it_helps
 from coset.errors import CosetError
 from coset.symmetry.action import region
 from coset.symmetry.elements import Element, ScalingFactor, Site

@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.alignment.assignment import best_permutations
-from coset.alignment.by_weights import ByWeights, begin, too_faint, widened
+from coset.alignment.by_weights import ByWeights, ascend, begin, too_faint, widened
 from coset.alignment.plans import Plan, lone_signs, make_plans, matched_tensors
 from coset.alignment.result import Outcome
-from coset.alignment.scales.choosing import Climbed, solve
+from coset.alignment.scales import Climbed, solve
 from coset.alignment.soft import mix, sinkhorn
 from coset.alignment.ties import settle_ties
 from coset.errors import CosetError
@@ -60,7 +60,10 @@ class BySinkhorn:
         def climb(source: Weights, target: Weights) -> Climbed:
             return self._climb(group, source, target)
 
-        return solve("automatic", group, weights, to, climb)
+        def quick_climb(source: Weights, target: Weights) -> Climbed:
+            return ascend(ByWeights(soft=0), group, source, target, generator)
+
+        return solve("automatic", group, weights, to, climb, quick_climb)
 
     def _climb(self, group: SymmetryGroup, source: Weights, target: Weights) -> Climbed:
         """Permutations and signs, softly first."""

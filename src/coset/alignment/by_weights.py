@@ -13,7 +13,7 @@ from coset.alignment.ascent import Ascent
 from coset.alignment.checks import MOVED, TO, check_finite
 from coset.alignment.plans import lone_signs, make_plans
 from coset.alignment.result import Outcome, member_of
-from coset.alignment.scales.choosing import Climbed, Scales, solve, working
+from coset.alignment.scales import Climbed, Scales, solve, working
 from coset.alignment.ties import settle_ties
 from coset.errors import CosetError
 from coset.symmetry.elements import Element
@@ -89,10 +89,10 @@ class ByWeights:
         def climb(source: Weights, target: Weights) -> Climbed:
             return ascend(self, group, source, target, generator)
 
-        def glance(source: Weights, target: Weights) -> Climbed:
+        def quick_climb(source: Weights, target: Weights) -> Climbed:
             return ascend(replace(self, restarts=0, soft=0), group, source, target, generator)
 
-        return solve(self.scales, group, weights, to, climb, glance)
+        return solve(self.scales, group, weights, to, climb, quick_climb)
 
 
 def begin(group: SymmetryGroup, to: Weights, aligned: Weights, element: Element) -> Ascent:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from coset.alignment.match import By
-    from coset.alignment.scales.choosing import Scales
+    from coset.alignment.scales import Scales
     from coset.vocabulary import Weights
 
 _Kind = Literal["float", "int"]

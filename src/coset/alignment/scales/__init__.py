@@ -1,1 +1,0 @@
-"""Positive scales on top of permutations and signs: looked at, fitted, chosen."""
