@@ -379,7 +379,7 @@ def test_other_records_are_refused(ensemble, tmp_path):
     for changes, message in (
         ({"format": 99}, "format 99"),
         ({"kind": "run"}, "'run'"),
-        ({"posterior": {"family": "PointMass", "fields": {"weights": 3}}}, "do not describe"),
+        ({"posterior": {"family": "PointMass", "fields": {"weights": 3}}}, "whose weights is 3"),
         ({"posterior": {"family": "Popen", "fields": {}}}, "Popen"),
         ({"network": {}}, "no '"),
     ):

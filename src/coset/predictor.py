@@ -27,10 +27,11 @@ from coset.posterior.gaussian import Gaussian
 from coset.posterior.joint import JointPredictions
 from coset.posterior.linearised import Linearised
 from coset.posterior.predict import MonteCarlo, PredictionRule, Predictions
+from coset.posterior.record_checks import require_fields, require_network
 from coset.posterior.records import describe, restore
 from coset.printing import several, shown
 from coset.progress import PATIENCE, Line, check_progress, reporting
-from coset.store import load_record, save_record
+from coset.store import blaming_content, load_record, save_record
 from coset.version import __version__
 from coset.vocabulary import Inputs, Progress, Weights
 from coset.weights.inference_mode import outside_inference_mode
@@ -282,22 +283,19 @@ def load(path: str | Path, module: nn.Module) -> Predictor:
     network = functionalise(module)
     device = next(iter(network.weights.values())).device
     tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
-    try:
+    with blaming_content(path, "a file that Predictor.save wrote"):
         _check_shapes(facts["network"], network, path, partial=False)
         _check_types(facts.get("types", {}), network, path)
         parts = {key: restore(facts[key], tensors) for key in _PARTS}
+        require_fields(Predictor, parts)
         layout = parts["posterior"].layout
         draws = dict(zip(layout.names, layout.shapes, strict=True))
         _check_shapes(draws, network, path, partial=True)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CosetError(
-            f"got {path}, whose facts do not describe a predictor ({error!r})",
-            "needed a file that Predictor.save wrote",
-        ) from error
-    base = {n.removeprefix(_BASE): tensor for n, tensor in tensors.items() if n.startswith(_BASE)}
-    if base:
-        network = functionalise(assign(copy.deepcopy(module), base, partial=True))
-    return Predictor(network, **parts)
+        require_network(parts["posterior"], network.weights)
+        base = {n.removeprefix(_BASE): w for n, w in tensors.items() if n.startswith(_BASE)}
+        if base:
+            network = functionalise(assign(copy.deepcopy(module), base, partial=True))
+        return Predictor(network, **parts)
 
 
 def _check_shapes(

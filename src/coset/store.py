@@ -173,8 +173,10 @@ def blaming_content(path: str | Path, needed: str) -> Iterator[None]:
     """Blames a file for errors in reading what it holds; ``needed`` says what it should."""
     try:
         yield
-    except CosetError:
-        raise
+    except CosetError as error:
+        if str(path) in str(error):
+            raise
+        raise CosetError(f"in {path}: {error}") from error
     except _DAMAGE as error:
         told = " ".join(f"{type(error).__name__}: {error}".split())
         raise CosetError(

@@ -37,6 +37,7 @@ from coset.posterior.links import LaplaceBridge, Probit, SampledSoftmax, TopDiff
 from coset.posterior.low_rank import LowRankGaussian
 from coset.posterior.predict import MonteCarlo
 from coset.posterior.random_masks import RandomMasks
+from coset.posterior.record_checks import require_consistent, require_fields
 from coset.posterior.symmetrised import Symmetrised
 from coset.posterior.tangent_samples import TangentSamples
 from coset.posterior.unit_blocks import UnitBlocks
@@ -163,4 +164,7 @@ def _rebuild(family: str, parts: dict[str, Any]) -> Any:
             f"needed {', '.join(sorted(known)) or 'no field'}",
             "a newer coset may have written it",
         )
-    return FAMILIES[family](**parts)
+    require_fields(FAMILIES[family], parts)
+    found = FAMILIES[family](**parts)
+    require_consistent(found)
+    return found
