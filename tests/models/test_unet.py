@@ -57,6 +57,29 @@ def test_the_skip_carries_single_pixels():
     assert change[:, 7:].max() == 0
 
 
+def test_the_deep_image_prior_of_the_tomography_study():
+    """Its weights under the prior: 288 + 36,864 + 39,168 of 3×3, 256 + 32 of 1×1 convolutions."""
+    model = unet(
+        widths=(32, 32, 32),
+        skips=(4, 4),
+        downsampling="strided",
+        upsampling="bilinear",
+        activation="leaky_relu",
+        normalisation="none",
+    )
+    assert sum(p.numel() for p in model.parameters() if p.ndim == 4) == 76_608
+    assert sum(m.stride == (2, 2) for m in model.modules() if isinstance(m, torch.nn.Conv2d)) == 2
+    assert model(torch.randn(1, 1, 28, 28)).shape == (1, 1, 28, 28)
+
+
+@pytest.mark.parametrize("skips", [(0, 3), (2, 0), (0, 0)])
+@pytest.mark.parametrize("size", [(12, 12), (13, 7)])
+def test_skips_of_any_width(skips, size):
+    model = unet(widths=(4, 6, 8), skips=skips, downsampling="strided", upsampling="bilinear")
+    assert model(torch.randn(2, 1, *size)).shape == (2, 1, *size)
+    assert model.decoders[1].conv1.in_channels == 6 + skips[0]
+
+
 def test_a_convolution_commutes_with_interpolation():
     convolution, enlarge = interpolated_upsampling(3, 2).double()
     inputs = torch.randn(2, 3, 4, 5, dtype=torch.float64)
@@ -65,7 +88,16 @@ def test_a_convolution_commutes_with_interpolation():
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"widths": ()}, {"widths": (4, 0)}, {"widths": 4}, {"classes": 0}, {"upsampling": "nearest"}],
+    [
+        {"widths": ()},
+        {"widths": (4, 0)},
+        {"widths": 4},
+        {"classes": 0},
+        {"upsampling": "nearest"},
+        {"downsampling": "average"},
+        {"skips": (4,)},
+        {"skips": (4, -1)},
+    ],
 )
 def test_bad_arguments_are_refused(arguments):
     with pytest.raises(CosetError):

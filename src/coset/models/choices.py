@@ -1,6 +1,7 @@
 """How the factories read their arguments: sizes, rates, and names from literal tables."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 from torch import nn
@@ -15,6 +16,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "silu": nn.SiLU,
     "gelu": nn.GELU,
     "tanh": nn.Tanh,
+    "leaky_relu": partial(nn.LeakyReLU, 0.2),
 }
 
 Value = TypeVar("Value")

@@ -2,14 +2,15 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from coset.errors import require_counts
+from coset.errors import CosetError, require_counts
 from coset.models.choices import ACTIVATIONS, Activation, choose, require_lists
 from coset.models.normalisation import NORMALISATIONS, Normalisation, normalised_convolution
 
@@ -37,26 +38,57 @@ def interpolated_upsampling(before: int, after: int) -> nn.Module:
     return nn.Sequential(nn.Conv2d(before, after, 1), enlarge)
 
 
+def bilinear_upsampling(before: int, after: int) -> nn.Module:
+    """Double height and width by bilinear interpolation alone, which keeps the channels.
+
+    >>> bilinear_upsampling(4, 2)(torch.zeros(1, 4, 3, 3)).shape
+    torch.Size([1, 4, 6, 6])
+    """
+    return nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True)
+
+
 UPSAMPLINGS: Mapping[str, Upsampling] = {
     "transposed": transposed_upsampling,
     "interpolated": interpolated_upsampling,
+    "bilinear": bilinear_upsampling,
+}
+
+DOWNSAMPLINGS: Mapping[str, Callable[[], nn.Module]] = {
+    # Odd sides round up here and are cropped on the way back, so every size is kept.
+    "pool": partial(nn.MaxPool2d, 2, ceil_mode=True),
+    "strided": nn.Identity,
 }
 
 
+class NoSkip(nn.Module):
+    """Pass none of the channels on."""
+
+    def forward(
+        self, inputs: Float[Tensor, "n channels height width"]
+    ) -> Float[Tensor, "n 0 height width"]:
+        """Return a picture without channels."""
+        return inputs[:, :0]
+
+
 class UNet(nn.Module):
-    """Encoders with pooling between them, decoders that also read the encoder of their size."""
+    """Encoders, each half the size of the last; decoders that also read the encoder of their size.
+
+    What a decoder reads of its encoder passes through the module of ``skips`` in between.
+    """
 
     def __init__(
         self,
         encoders: Sequence[nn.Module],
+        pool: nn.Module,
+        skips: Sequence[nn.Module],
         upsamplings: Sequence[nn.Module],
         decoders: Sequence[nn.Module],
         output: nn.Conv2d,
     ) -> None:
         super().__init__()
         self.encoders = nn.ModuleList(encoders)
-        # Odd sides round up here and are cropped on the way back, so every size is kept.
-        self.pool = nn.MaxPool2d(2, ceil_mode=True)
+        self.pool = pool
+        self.skips = nn.ModuleList(skips)
         self.upsamplings = nn.ModuleList(upsamplings)
         self.decoders = nn.ModuleList(decoders)
         self.output = output
@@ -67,8 +99,8 @@ class UNet(nn.Module):
         """Return outputs for every pixel."""
         hidden = self.encoders[0](inputs)
         skips = []
-        for encode in self.encoders[1:]:
-            skips.append(hidden)
+        for encode, pass_on in zip(self.encoders[1:], self.skips, strict=True):
+            skips.append(pass_on(hidden))
             hidden = encode(self.pool(hidden))
         for enlarge, decode in zip(self.upsamplings, self.decoders, strict=True):
             skip = skips.pop()
@@ -87,6 +119,8 @@ def unet(
     normalisation: str | Normalisation = "group",
     activation: str | Activation = "relu",
     upsampling: str | Upsampling = "transposed",
+    downsampling: Literal["pool", "strided"] = "pool",
+    skips: Sequence[int] | None = None,
 ) -> UNet:
     """Return a U-Net with one level for each width; height and width of the pictures are kept.
 
@@ -96,7 +130,11 @@ def unet(
         widths: Channels of each level, the finest first.
         normalisation: A name from the table of normalisations, or a factory as ``nn.BatchNorm2d``.
         activation: A name from the table of activations, or a factory as ``nn.SiLU``.
-        upsampling: ``"transposed"``, ``"interpolated"`` or your own.
+        upsampling: ``"transposed"``, ``"interpolated"``, ``"bilinear"`` or your own.
+        downsampling: ``"pool"``, or ``"strided"``: the first convolution of a level halves the
+            size, and the finest level has one convolution only (Ulyanov et al. 2018).
+        skips: Channels of the 1×1 convolution, norm and activation through which each decoder
+            reads its encoder, the finest first; 0: it does not.  ``None``: it reads all channels.
 
     >>> sum(p.numel() for p in unet(widths=(2,)).parameters())  # 18+4, 36+4, 2+1
     65
@@ -106,20 +144,58 @@ def unet(
     norm = choose("normalisation", normalisation, NORMALISATIONS)
     build = choose("activation", activation, ACTIVATIONS)
     enlarge = choose("upsampling", upsampling, UPSAMPLINGS)
+    shrink = choose("downsampling", downsampling, DOWNSAMPLINGS)
+    strided = shrink is DOWNSAMPLINGS["strided"]
+    passed = tuple(widths[:-1]) if skips is None else tuple(skips)
+    _check_skips(passed, len(widths) - 1)
     upward = list(pairwise(reversed(widths)))
-    return UNet(
-        [_double(before, after, norm, build) for before, after in pairwise((in_channels, *widths))],
-        [enlarge(before, after) for before, after in upward],
-        [_double(2 * after, after, norm, build) for _, after in upward],
-        nn.Conv2d(widths[0], classes, 1),
-    )
+    encoders = [
+        _convolutions(
+            before,
+            (after,) if strided and level == 0 else (after, after),
+            norm,
+            build,
+            stride=2 if strided and level else 1,
+        )
+        for level, (before, after) in enumerate(pairwise((in_channels, *widths)))
+    ]
+    between: list[nn.Module] = [nn.Identity() for _ in upward]
+    if skips is not None:
+        between = [_skip(w, skip, norm, build) for w, skip in zip(widths, passed, strict=False)]
+    upsamplings = [enlarge(before, after) for before, after in upward]
+    keeps = enlarge is bilinear_upsampling
+    decoders = [
+        _convolutions(skip + (before if keeps else after), (after, after), norm, build)
+        for skip, (before, after) in zip(reversed(passed), upward, strict=True)
+    ]
+    output = nn.Conv2d(widths[0], classes, 1)
+    return UNet(encoders, shrink(), between, upsamplings, decoders, output)
 
 
-def _double(before: int, after: int, norm: Normalisation, build: Activation) -> nn.Sequential:
+def _check_skips(skips: Sequence[int], levels: int) -> None:
+    if len(skips) != levels:
+        raise CosetError(
+            f"got {len(skips)} skips", f"needed {levels}: one for each level but the coarsest"
+        )
+    for skip in skips:
+        require_counts(0, skips=skip)
+
+
+def _skip(width: int, skip: int, norm: Normalisation, build: Activation) -> nn.Module:
+    if not skip:
+        return NoSkip()
+    convolution, after = normalised_convolution(width, skip, norm, kernel=1)
+    layers = OrderedDict(conv=convolution, norm=after, activation=build())
+    return nn.Sequential(layers)
+
+
+def _convolutions(
+    before: int, after: Sequence[int], norm: Normalisation, build: Activation, *, stride: int = 1
+) -> nn.Sequential:
     layers: OrderedDict[str, nn.Module] = OrderedDict()
-    for index, channels in enumerate((before, after), start=1):
+    for index, (channels, width) in enumerate(pairwise((before, *after)), start=1):
         layers[f"conv{index}"], layers[f"norm{index}"] = normalised_convolution(
-            channels, after, norm
+            channels, width, norm, stride=stride if index == 1 else 1
         )
         layers[f"activation{index}"] = build()
     return nn.Sequential(layers)

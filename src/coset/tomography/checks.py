@@ -1,0 +1,119 @@
+"""What is wrong with readings before any work is done, and what seems wrong afterwards."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from coset.errors import CosetError, require_kind
+from coset.tomography.noise import Poisson
+from coset.tomography.observed import Noise
+from coset.tomography.scans import Scan, as_grid
+
+_LARGEST_INTEGRAL = 50.0
+"""Line integrals beyond this let no photon through."""
+
+
+def checked_noise(noise: Noise) -> Noise:
+    """A kind of noise that there is."""
+    if isinstance(noise, Poisson):
+        return noise
+    if isinstance(noise, str):
+        if noise == "gaussian":
+            return noise
+        raise CosetError(
+            f"got noise={noise!r}", "needed 'gaussian', a standard deviation or Poisson(photons)"
+        )
+    require_kind(float, noise=noise)
+    if not 0 < float(noise) < math.inf:
+        raise CosetError(f"got noise={noise}", "needed a positive standard deviation")
+    return float(noise)
+
+
+def checked_readings(readings: Tensor, scan: Scan, noise: Noise, missing: str) -> Tensor:
+    """Readings as angles by bins, or a refusal that says what to do."""
+    if missing not in ("refuse", "nan"):
+        raise CosetError(f"got missing={missing!r}", "needed 'refuse' or 'nan'")
+    if not isinstance(readings, Tensor):
+        raise CosetError(
+            f"got readings of type {type(readings).__name__}",
+            "needed a tensor",
+            "write torch.from_numpy(readings)",
+        )
+    if not readings.is_floating_point():
+        if (
+            isinstance(noise, Poisson)
+            and not readings.is_complex()
+            and readings.dtype != torch.bool
+        ):
+            readings = readings.to(torch.get_default_dtype())
+        else:
+            raise CosetError(f"got readings of type {readings.dtype}", "needed floating numbers")
+    grid = as_grid(scan, readings.detach())
+    if grid.ndim != 2:
+        raise CosetError(
+            f"got readings of shape {tuple(readings.shape)}", "needed those of one image"
+        )
+    if bool(grid.isinf().any()):
+        raise CosetError("got readings that are infinite", "needed finite readings")
+    empty = grid.isnan()
+    if bool(empty.any()) and missing == "refuse":
+        columns = int(empty.all(0).sum())
+        what = f" ({columns} whole detector columns)" if columns else ""
+        raise CosetError(
+            f"got {int(empty.sum())} readings that are NaN{what}",
+            "needed a number for each",
+            "give missing='nan' to leave them out",
+        )
+    seen = grid[~empty]
+    if len(seen) < 2 or float(seen.abs().max()) == 0.0:
+        raise CosetError("got readings that are all zero or missing", "needed an image's readings")
+    if isinstance(noise, Poisson):
+        _check_counts(seen, noise)
+    else:
+        _check_integrals(grid, empty)
+    return grid
+
+
+def _check_counts(seen: Tensor, noise: Poisson) -> None:
+    if float(seen.min()) < 0:
+        raise CosetError(
+            f"got a count of {float(seen.min()):g}", "needed photon counts, which are not negative"
+        )
+    if float(seen.max()) > 2 * noise.photons + 100:
+        raise CosetError(
+            f"got a count of {float(seen.max()):g} with photons={noise.photons:g}",
+            "needed counts of at most about the photons without an object",
+            "give the count of a bin with nothing in the way as photons",
+        )
+    if float(seen.max()) < min(50.0, 0.05 * noise.photons) and bool((seen != seen.round()).any()):
+        raise CosetError(
+            f"got counts of at most {float(seen.max()):g} with photons={noise.photons:g}",
+            "needed photon counts, and these look like line integrals",
+            "leave photons out for line integrals",
+        )
+
+
+def _check_integrals(grid: Tensor, empty: Tensor) -> None:
+    seen = grid[~empty]
+    largest, smallest = float(seen.max()), float(seen.min())
+    if largest > _LARGEST_INTEGRAL:
+        whole = bool((seen == seen.round()).all())
+        rims = torch.cat([grid[:, :1], grid[:, -1:]]).nan_to_num(-math.inf)
+        if whole or float(rims.median()) > float(seen.median()):
+            raise CosetError(
+                f"got readings of up to {largest:g}, which look like photon counts",
+                "needed line integrals, -log(counts / photons)",
+                "take the log, or give noise=Poisson(photons)",
+            )
+    if float(seen.mean()) <= 0 or smallest < -0.5 * largest:
+        raise CosetError(
+            f"got negative readings, as low as {smallest:g}",
+            "needed line integrals of what weakens rays: positive but for noise",
+            "check the sign: -log(counts / photons)",
+        )
+
+
+def fit_warnings(grid: Tensor, scan: Scan, noise: Noise) -> tuple[str, ...]:
+    """What seems wrong with readings that can be reconstructed."""
+    return ()
