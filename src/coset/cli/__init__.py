@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "align": "coset.cli.align:align",
     "demo": "coset.cli.demo:demo",
     "inspect": "coset.cli.inspect:inspect",
+    "reconstruct": "coset.cli.reconstruct:reconstruct",
     "report": "coset.cli.report:report",
     "study": "coset.cli.study:study",
     "zoo": "coset.cli.zoo:zoo",

@@ -1,9 +1,11 @@
 """Figures as SVG text: the same numbers give the same bytes."""
 
 import io
+import math
 from base64 import b64encode
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Float
@@ -125,3 +127,92 @@ def picture_address(image: Float[Tensor, "height width"]) -> str:
     with style():
         imsave(buffer, paper, cmap="gray", vmin=0, vmax=1, format="png", metadata={})
     return "data:image/png;base64," + b64encode(buffer.getvalue()).decode()
+
+
+@dataclass(frozen=True)
+class ImageMap:
+    """An image with its colour scale.
+
+    Attributes:
+        values: The numbers, first row on top.
+        title: Over it.
+        low: Value of the scale's lower end.
+        high: Value of its upper end.
+        colours: ``"grey"``: dark to bright; ``"heat"``: none to much; ``"signs"``: too low to
+            too high, around zero.
+    """
+
+    values: Float[Tensor, "height width"]
+    title: str
+    low: float
+    high: float
+    colours: Literal["grey", "heat", "signs"] = "grey"
+
+
+_COLOURS = {"grey": "gray", "heat": "inferno", "signs": "RdBu_r"}
+
+
+def image_maps(panels: Sequence[ImageMap], *, name: str = "maps") -> str:
+    """Images side by side, each with the bar of its scale.
+
+    Args:
+        panels: The images.
+        name: Different for each figure of a page.
+    """
+    with drawing(len(panels), shared=False) as (figure, (axes,)):
+        for axis, panel in zip(axes, panels, strict=True):
+            drawn = axis.imshow(
+                panel.values.detach().double().tolist(),
+                cmap=_COLOURS[panel.colours],
+                vmin=panel.low,
+                vmax=max(panel.high, panel.low + 1e-12),
+                interpolation="nearest",
+            )
+            axis.set_title(panel.title, parse_math=False)
+            axis.set(xticks=[], yticks=[])
+            axis.spines[:].set_visible(False)
+            figure.colorbar(drawn, ax=axis, shrink=0.8)
+        return svg(figure, name)
+
+
+def normal_quantiles(
+    series: Mapping[str, Float[Tensor, " n"]], *, label: str, name: str = "quantiles"
+) -> str:
+    """Sorted scores against the quantiles of a standard normal: on the line where they agree.
+
+    Args:
+        series: Standardised errors by name.
+        label: What they are.
+        name: Different for each figure of a page.
+    """
+    with drawing(1) as (figure, ((axis,),)):
+        reach = 0.0
+        for index, (title, scores) in enumerate(series.items()):
+            values = scores.detach().double().flatten().sort().values
+            shares = (torch.arange(len(values)).double() + 0.5) / len(values)
+            quantiles = math.sqrt(2) * torch.special.erfinv(2 * shares - 1)
+            axis.plot(quantiles.tolist(), values.tolist(), ".", markersize=3, label=title,
+                      color=f"C{index}" if index else INLIER)  # fmt: skip
+            reach = max(reach, float(quantiles.max()))
+        axis.plot([-reach, reach], [-reach, reach], color=INK, linewidth=0.8, linestyle="--")
+        axis.set(xlabel="quantile of a standard normal", ylabel=label)
+        if len(series) > 1:
+            axis.legend()
+        return svg(figure, name)
+
+
+def traces(series: Mapping[str, Sequence[float]], *, label: str, name: str = "traces") -> str:
+    """Values step by step, a line for each entry.
+
+    Args:
+        series: Values by name.
+        label: What they are.
+        name: Different for each figure of a page.
+    """
+    with drawing(1) as (figure, ((axis,),)):
+        for title, values in series.items():
+            axis.plot(range(1, len(values) + 1), list(values), label=title, linewidth=1.2)
+        axis.set(xlabel="step", ylabel=label)
+        if len(series) > 1:
+            axis.legend(fontsize=7)
+        return svg(figure, name)

@@ -3,12 +3,13 @@
 import math
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from coset.errors import CosetError, require_kind
 from coset.tomography.noise import Poisson
 from coset.tomography.observed import Noise
-from coset.tomography.scans import Scan, as_grid
+from coset.tomography.scans import ParallelBeam, Scan, as_grid
 
 _LARGEST_INTEGRAL = 50.0
 """Line integrals beyond this let no photon through."""
@@ -114,6 +115,46 @@ def _check_integrals(grid: Tensor, empty: Tensor) -> None:
         )
 
 
-def fit_warnings(grid: Tensor, scan: Scan, noise: Noise) -> tuple[str, ...]:
-    """What seems wrong with readings that can be reconstructed."""
-    return ()
+def fit_warnings(grid: Tensor, scan: Scan, noise: float) -> tuple[str, ...]:
+    """What seems wrong with readings that can be reconstructed.
+
+    Args:
+        grid: The readings.
+        scan: How they were made.
+        noise: Standard deviation of the noise that was learnt.
+    """
+    seen = grid[grid.isfinite()]
+    found = []
+    if isinstance(scan, ParallelBeam) and not bool(grid.isnan().any()):
+        offset, error = axis_offset(grid, scan)
+        if abs(offset) > max(0.5, 4 * error):
+            found.append(
+                f"the centre of rotation seems to be {offset:.1f} bins off the detector's middle "
+                f"(± {error:.1f}): shift the readings"
+            )
+    if noise > 0.25 * float(seen.abs().mean()):
+        found.append(
+            f"noise of {noise:.2g} was learnt beside readings of {float(seen.abs().mean()):.2g} on "
+            "average: check angles, geometry and centre of rotation"
+        )
+    return tuple(found)
+
+
+def axis_offset(grid: Float[Tensor, "angles bins"], scan: ParallelBeam) -> tuple[float, float]:
+    """How far the centre of rotation is from the detector's middle, in bins, and its error.
+
+    The centre of mass of the readings of a parallel beam is ``c + x cos t + y sin t``, with ``c``
+    zero where the axis is in the middle.
+    """
+    if len(grid) < 6:
+        return 0.0, math.inf
+    values = grid.double()
+    bins = torch.arange(scan.bins).double() - (scan.bins - 1) / 2
+    centres = (values @ bins) / values.sum(1).clamp_min(1e-12)
+    angles = torch.tensor(scan.directions).double()
+    design = torch.stack([torch.ones_like(angles), angles.cos(), angles.sin()], dim=1)
+    solution = torch.linalg.lstsq(design, centres[:, None]).solution[:, 0]
+    rest = centres - design @ solution
+    variance = float(rest.square().sum()) / (len(grid) - 3)
+    spread = torch.linalg.inv(design.mT @ design)[0, 0]
+    return float(solution[0]), math.sqrt(variance * float(spread))

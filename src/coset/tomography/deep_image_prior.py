@@ -179,7 +179,7 @@ def fit_images(
         if step % _CHECKED == 0 or step == settings.steps:
             watch.look(step, every, outputs.detach(), misfit.detach(), loss.detach())
             if progress is not None:
-                progress(step / settings.steps, f"network, step {step} of {settings.steps}")
+                progress(step / settings.steps, f"step {step} of at most {settings.steps}")
             if watch.done or step == settings.steps:
                 break
         optimiser.zero_grad()

@@ -62,6 +62,7 @@ class EvidenceProblem:
     """All that the evidence needs, found once.
 
     Attributes:
+        blocks: Names of the parts of the network.
         grams: Class matrices of each block, between readings.
         residual: ``y - A (f - J θ~)``.
         noise: Known variances of the readings; ``None``: one variance, learnt.
@@ -73,6 +74,7 @@ class EvidenceProblem:
         outer: ``Σ_filters θ~ θ~ᵀ`` of each block, for the same.
     """
 
+    blocks: tuple[str, ...]
     grams: tuple[Float[Tensor, "classes readings readings"], ...]
     residual: Float[Tensor, " readings"]
     noise: Float[Tensor, " readings"] | None
@@ -175,6 +177,7 @@ class Tuned:
     """Scales at the maximum, and how they got there.
 
     Attributes:
+        blocks: Names of the parts of the network.
         scales: At the end.
         objective: What was maximised, at the end.
         log_evidence: Of the readings at these scales.
@@ -182,6 +185,7 @@ class Tuned:
         path: The scales after every step.
     """
 
+    blocks: tuple[str, ...]
     scales: Scales
     objective: float
     log_evidence: float
@@ -269,4 +273,4 @@ def tune(
     )
     scales = settled(torch.from_numpy(found.x))
     evidence = float(problem.log_evidence(scales))
-    return Tuned(scales, -float(found.fun), evidence, tuple(trace), tuple(path))
+    return Tuned(problem.blocks, scales, -float(found.fun), evidence, tuple(trace), tuple(path))

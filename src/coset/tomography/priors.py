@@ -22,11 +22,11 @@ class TotalVariationInformed:
             network's weights, which are not its mode.
 
     >>> TotalVariationInformed().mean
-    'tangent'
+    'network'
     """
 
     strength: float = 1.0
-    mean: Literal["tangent", "network"] = "tangent"
+    mean: Literal["tangent", "network"] = "network"
 
     def __post_init__(self) -> None:
         require_kinds(self)
@@ -42,10 +42,10 @@ class ByMarginalLikelihood:
         mean: As there.
 
     >>> ByMarginalLikelihood().mean
-    'tangent'
+    'network'
     """
 
-    mean: Literal["tangent", "network"] = "tangent"
+    mean: Literal["tangent", "network"] = "network"
 
     def __post_init__(self) -> None:
         require_kinds(self)

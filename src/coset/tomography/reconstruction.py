@@ -1,6 +1,6 @@
 """From readings to an image with error bars, in one call."""
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 
 import torch
@@ -8,13 +8,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from coset.errors import CosetError, require_counts, require_kind
+from coset.progress import reporting, within
 from coset.tomography.checks import checked_noise, checked_readings, fit_warnings
 from coset.tomography.deep_image_prior import DeepImagePrior, Fitted, fit_images, image_network
 from coset.tomography.evidence import EvidenceProblem, Tuned, tune
 from coset.tomography.features import Features, blocks_of
 from coset.tomography.observed import Noise, Observed, observe
-from coset.tomography.posterior import exact_posterior
+from coset.tomography.posterior import ImagePosterior, exact_posterior
 from coset.tomography.priors import ImagePrior, TotalVariationInformed
+from coset.tomography.products import SparseOperator
 from coset.tomography.scans import Scan
 from coset.tomography.taps import TAPS, gram, own
 from coset.tomography.total_variation import edges
@@ -39,6 +41,7 @@ class Reconstruction:
         network_image: The image of the fitted network, before linearising it.
         network: The fitted network.
         tuned: Scales of the prior and how they were found.
+        path: Which linear algebra was used, and why.
         warnings: What seems wrong with the readings or the fit.
     """
 
@@ -51,6 +54,7 @@ class Reconstruction:
     network_image: Float[Tensor, "size size"]
     network: Fitted
     tuned: Tuned
+    path: str
     warnings: tuple[str, ...] = ()
 
     def region(self, inside: Bool[Tensor, "size size"]) -> tuple[float, float]:
@@ -92,7 +96,7 @@ def reconstruct(
     fitting: DeepImagePrior = DeepImagePrior(),
     missing: str = "refuse",
     memory: int = 4 << 30,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Reconstruction:
     """The image behind readings, with the uncertainty of a linearised deep image prior.
 
@@ -112,48 +116,107 @@ def reconstruct(
         fitting: How the network is fitted.
         missing: ``"nan"``: readings that are NaN are left out; ``"refuse"``: they are refused.
         memory: Bytes that the linear algebra may take.
-        progress: Told of the work done.
+        progress: Told of the work done, see :mod:`coset.progress`.
     """
     require_kind(Scan, scan=scan)
     require_kind(ImagePrior, prior=prior)
     require_counts(0, samples=samples)
     require_counts(memory=memory)
-    tell = progress or (lambda fraction, line: None)
-    random = torch.Generator().manual_seed(0) if generator is None else generator
     noise = checked_noise(noise)
-    found = checked_readings(readings, scan, noise, missing)
+    grid = checked_readings(readings, scan, noise, missing)
+    random = torch.Generator().manual_seed(0) if generator is None else generator
+    with reporting(progress) as listener:
+        return _reconstructed(
+            grid,
+            scan,
+            image_network(scan.size) if network is None else network,
+            fitting,
+            noise,
+            prior=prior,
+            samples=samples,
+            generator=random,
+            memory=memory,
+            tell=listener or (lambda fraction, text: None),
+        )
+
+
+def _reconstructed(
+    grid: Float[Tensor, "angles bins"],
+    scan: Scan,
+    module: nn.Module,
+    fitting: DeepImagePrior,
+    noise_kind: Noise,
+    *,
+    prior: ImagePrior,
+    samples: int,
+    generator: torch.Generator,
+    memory: int,
+    tell: Progress,
+) -> Reconstruction:
+    """The work of :func:`reconstruct`, on input that has been checked."""
     tell(0.0, "first estimate")
-    observed = observe(found, scan, noise)
-    module = image_network(scan.size) if network is None else network
+    observed = observe(grid, scan, noise_kind)
     (fitted,) = fit_images(
-        module, [observed], fitting, generator=random, progress=_part(tell, 0.02, 0.5)
+        module,
+        [observed],
+        fitting,
+        generator=generator,
+        progress=within(tell, 0.02, 0.5, "network"),
     )
     tell(0.5, "derivatives of the network")
-    return _linearised(
-        fitted, observed, prior, scan, found.dtype, samples, random, memory, tell,
-        fit_warnings(found, scan, noise),
-    )  # fmt: skip
+    posterior, problem, tuned, path = _linearised(
+        fitted,
+        observed,
+        scan,
+        prior=prior,
+        samples=samples,
+        generator=generator,
+        memory=memory,
+        tell=tell,
+    )
+    tell(1.0, "done")
+    unit, size = observed.unit, scan.size
+
+    def picture(flat: Tensor) -> Tensor:
+        return (unit * flat).to(grid.dtype).reshape(*flat.shape[:-1], size, size)
+
+    covariance = posterior.covariance
+    noise = unit * float(problem.noise_variances(tuned.scales).median().sqrt())
+    return Reconstruction(
+        image=picture(posterior.mean),
+        standard_deviation=picture(posterior.variance.sqrt()),
+        samples=picture(posterior.samples),
+        noise=noise,
+        log_evidence=tuned.log_evidence - len(problem.residual) * math.log(unit),
+        covariance=None if covariance is None else (unit**2 * covariance).to(grid.dtype),
+        network_image=picture(fitted.image.flatten()),
+        network=fitted,
+        tuned=tuned,
+        path=path,
+        warnings=fit_warnings(grid, scan, noise),
+    )
 
 
 def _linearised(
     fitted: Fitted,
     observed: Observed,
-    prior: ImagePrior,
     scan: Scan,
-    dtype: torch.dtype,
+    *,
+    prior: ImagePrior,
     samples: int,
     generator: torch.Generator,
     memory: int,
     tell: Progress,
-    warnings: tuple[str, ...],
-) -> Reconstruction:
-    size = scan.size
+) -> tuple[ImagePosterior, EvidenceProblem, Tuned, str]:
+    """Scales and posterior, with derivatives of all readings in memory."""
     features = Features(fitted, blocks_of(fitted.network))
-    pixels = features.rows(torch.eye(size**2))
-    readings = [
-        observed.operator.forward(rows.flatten(1).mT.contiguous()).mT.unflatten(1, rows.shape[1:])
-        for rows in pixels
-    ]
+    plan = planned(features, observed, memory)
+    if plan.keeps_pixels:
+        pixels = features.rows(torch.eye(scan.size**2))
+        readings = [_projected(observed.operator, rows) for rows in pixels]
+    else:
+        pixels = None
+        readings = features.rows(observed.operator.adjoint(torch.eye(len(observed.values))))
     tell(0.6, "matrices of the evidence")
     problem = evidence_problem(features, observed, pixels, readings, prior)
     tell(0.7, "evidence")
@@ -166,74 +229,111 @@ def _linearised(
     tell(0.9, "posterior")
     posterior = exact_posterior(
         features,
-        [pixels],
+        features.chunks(torch.eye(scan.size**2)) if pixels is None else [pixels],
         readings,
         observed.operator,
         problem,
         tuned.scales,
         samples=samples,
-        dense=True,
+        dense=plan.keeps_pixels,
         generator=generator,
     )
-    tell(1.0, "done")
-    unit = observed.unit
-    known = problem.noise_variances(tuned.scales)
-    count = len(problem.residual)
+    return posterior, problem, tuned, plan.sentence
 
-    def picture(flat: Tensor) -> Tensor:
-        return (unit * flat).to(dtype).reshape(*flat.shape[:-1], size, size)
 
-    return Reconstruction(
-        image=picture(posterior.mean),
-        standard_deviation=picture(posterior.variance.sqrt()),
-        samples=picture(posterior.samples),
-        noise=unit * float(known.median().sqrt()),
-        log_evidence=tuned.log_evidence - count * float(torch.tensor(unit).double().log()),
-        covariance=None
-        if posterior.covariance is None
-        else (unit**2 * posterior.covariance).to(dtype),
-        network_image=picture(fitted.image.flatten()),
-        network=fitted,
-        tuned=tuned,
-        warnings=warnings,
+@dataclass(frozen=True)
+class Plan:
+    """What fits into memory.
+
+    Attributes:
+        keeps_pixels: Whether derivatives of all pixels and their covariance are kept.
+        sentence: What is done, and why.
+    """
+
+    keeps_pixels: bool
+    sentence: str
+
+
+def planned(features: Features, observed: Observed, memory: int) -> Plan:
+    """Estimates memory before any of it is taken.
+
+    The matrices of the evidence take ``8 · readings²`` bytes for each distance class, derivatives
+    ``4`` or ``8`` bytes a weight and reading, and again for pixels.
+    """
+    weights, readings = features.count, len(observed.values)
+    matrices = sum(6 if block.taps == TAPS else 1 for block in features.blocks)
+    item = features.fitted.image.element_size()
+    evidence = 8 * readings**2 * (matrices + 3) + (item + 8) * readings * weights
+    pixels = observed.size**2
+    dense = (item + 8) * pixels * weights + 16 * pixels**2
+    if evidence > memory:
+        raise CosetError(
+            f"got {readings} readings and {weights} weights, whose matrices take "
+            f"{evidence / 2**30:.1f} GiB",
+            f"needed at most memory={memory / 2**30:.1f} GiB",
+            "give more memory, fewer readings, or a narrower network",
+        )
+    if evidence + dense <= memory:
+        return Plan(
+            True,
+            f"Exact linear algebra over {readings} readings and {pixels} pixels "
+            f"({(evidence + dense) / 2**30:.1f} GiB).",
+        )
+    return Plan(
+        False,
+        f"Exact linear algebra over {readings} readings ({evidence / 2**30:.1f} GiB); the "
+        f"covariance of all {pixels} pixels would take {dense / 2**30:.1f} GiB more and was left "
+        "out.",
     )
 
 
 def evidence_problem(
     features: Features,
     observed: Observed,
-    pixels: list[Float[Tensor, "pixels filters taps"]],
+    pixels: list[Float[Tensor, "pixels filters taps"]] | None,
     readings: list[Float[Tensor, "readings filters taps"]],
     prior: ImagePrior,
 ) -> EvidenceProblem:
     """Readings of the linear model and the matrices that its covariance is a sum of."""
-    image = fitted_image(features)
+    image = features.fitted.image.double().flatten()
     projected = observed.operator.forward(image)
     values, variance = observed.gaussian(projected)
     change = torch.zeros_like(values)
     for rows, weights in zip(readings, features.weights(), strict=True):
         change += rows.flatten(1).double() @ weights.flatten().double()
     pairs = edges(observed.size)
-    differences = [rows[pairs[:, 0]] - rows[pairs[:, 1]] for rows in pixels]
+    every = len(pairs)
+    if pixels is not None:
+        differences = [rows[pairs[:, 0]] - rows[pairs[:, 1]] for rows in pixels]
+    else:
+        random = torch.Generator().manual_seed(0)
+        pairs = pairs[torch.randperm(every, generator=random)[:_EDGES]]
+        places = torch.arange(len(pairs))
+        forms = torch.zeros(len(pairs), observed.size**2)
+        forms[places, pairs[:, 0]], forms[places, pairs[:, 1]] = 1.0, -1.0
+        differences = features.rows(forms)
     strength = 1.0
     if isinstance(prior, TotalVariationInformed):
         strength = prior.strength * features.fitted.weight * len(values)
     return EvidenceProblem(
+        blocks=tuple(block.name for block in features.blocks),
         grams=tuple(_class_grams(rows) for rows in readings),
         residual=values - projected + change,
         noise=variance,
         edge_means=image[pairs[:, 0]] - image[pairs[:, 1]],
         edge_variances=tuple(_class_squares(rows) for rows in differences),
-        edge_weight=1.0,
+        edge_weight=every / len(pairs),
         strength=strength,
         network_residual=values - projected,
         outer=tuple(w.double().mT @ w.double() for w in features.weights()),
     )
 
 
-def fitted_image(features: Features) -> Float[Tensor, " pixels"]:
-    """The network's image, flat, in double precision."""
-    return features.fitted.image.double().flatten()
+def _projected(
+    operator: SparseOperator, rows: Float[Tensor, "pixels filters taps"]
+) -> Float[Tensor, "readings filters taps"]:
+    flat = rows.flatten(1).mT.contiguous()
+    return operator.forward(flat).mT.reshape(-1, *rows.shape[1:])
 
 
 def _class_grams(rows: Float[Tensor, "n filters taps"]) -> Float[Tensor, "classes n n"]:
@@ -247,7 +347,3 @@ def _class_squares(rows: Float[Tensor, "n filters taps"]) -> Float[Tensor, "clas
     if rows.shape[2] == TAPS:
         return own(rows)
     return rows.flatten(1).double().square().sum(1)[None]
-
-
-def _part(tell: Progress, start: float, end: float) -> Callable[[float, str], None]:
-    return lambda fraction, line: tell(start + (end - start) * fraction, line)

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-DISTANCES = torch.tensor([0.0, 1.0, math.sqrt(2), 2.0, math.sqrt(5), 2 * math.sqrt(2)]).double()
+DISTANCES = torch.tensor([0, 1, 2, 4, 5, 8], dtype=torch.float64).sqrt()
 """The distances of two taps, in pixels."""
 
 TAPS = 9

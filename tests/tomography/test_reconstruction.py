@@ -1,0 +1,116 @@
+import pytest
+import torch
+from tests.tomography.problems import QUICK, readings_of
+
+from coset.errors import CosetError
+from coset.metrics import peak_signal_to_noise
+from coset.tomography import (
+    ByMarginalLikelihood,
+    FanBeam,
+    ParallelBeam,
+    Poisson,
+    image_network,
+    reconstruct,
+)
+
+SCAN = ParallelBeam(14, 12)
+
+
+def quickly(readings, scan=SCAN, **options):
+    options.setdefault("network", image_network(14, width=4))
+    return reconstruct(readings, scan, fitting=QUICK, **options)
+
+
+@pytest.fixture(scope="module")
+def made():
+    return readings_of(SCAN)
+
+
+@pytest.fixture(scope="module")
+def result(made):
+    return quickly(made.readings, samples=200)
+
+
+def test_an_image_with_error_bars(made, result):
+    assert result.image.shape == result.standard_deviation.shape == (14, 14)
+    assert result.image.dtype == made.readings.dtype
+    assert result.samples.shape == (200, 14, 14)
+    assert float(result.standard_deviation.min()) >= 0
+    back = peak_signal_to_noise(SCAN.filtered_back_projection(made.readings), made.truth)
+    assert peak_signal_to_noise(result.image, made.truth) > back
+    assert made.noise / 2 < result.noise < 5 * made.noise  # what 150 steps leave counts as noise
+    assert "Exact" in result.path
+
+
+def test_equal_seeds_give_equal_numbers(made, result):
+    again = quickly(made.readings, samples=200)
+    assert torch.equal(again.image, result.image)
+    assert torch.equal(again.samples, result.samples)
+    assert again.log_evidence == result.log_evidence
+
+
+def test_single_precision_stays_single(made):
+    found = quickly(made.readings.float())
+    assert found.image.dtype == found.standard_deviation.dtype == torch.float32
+
+
+def test_the_unit_of_readings_does_not_matter(made, result):
+    """``k`` times the readings: ``k`` times image and noise, and ``- n log k`` evidence."""
+    found = quickly(4.0 * made.readings)
+    torch.testing.assert_close(found.image, 4 * result.image, rtol=1e-3, atol=1e-3)
+    assert found.noise == pytest.approx(4 * result.noise, rel=1e-2)
+    shift = made.readings.numel() * torch.tensor(4.0).log()
+    assert found.log_evidence == pytest.approx(result.log_evidence - float(shift), abs=1.0)
+
+
+def test_a_region_has_the_standard_deviation_of_its_mean(result):
+    inside = torch.zeros(14, 14, dtype=torch.bool)
+    inside[4:9, 5:11] = True
+    mean, deviation = result.region(inside)
+    assert mean == pytest.approx(float(result.image[inside].mean()))
+    weights = inside.flatten().double() / inside.sum()
+    assert deviation == pytest.approx(float(weights @ result.covariance @ weights) ** 0.5)
+    drawn = result.samples[:, inside].mean(1).std()
+    assert deviation == pytest.approx(float(drawn), rel=0.3)  # 200 draws: 5 % standard error
+    with pytest.raises(CosetError, match="region"):
+        result.region(torch.zeros(14, 14, dtype=torch.bool))
+
+
+def test_known_noise_stays(made):
+    found = quickly(made.readings, noise=made.noise)
+    assert found.noise == pytest.approx(made.noise)
+
+
+def test_counts_end_to_end():
+    found = readings_of(SCAN, photons=1e4)
+    result = quickly(found.readings, noise=Poisson(1e4))
+    assert peak_signal_to_noise(result.image, found.truth) > 15
+    assert result.noise == pytest.approx(1e-2, rel=1.0)  # 1/√(photons left)
+
+
+def test_a_fan_and_evidence_alone():
+    scan = FanBeam(14, 16)
+    found = readings_of(scan)
+    result = quickly(found.readings, scan, prior=ByMarginalLikelihood())
+    assert peak_signal_to_noise(result.image, found.truth) > 15
+
+
+def test_a_dead_column_is_left_out_on_request(made, result):
+    broken = made.readings.clone()
+    broken[:, 9] = torch.nan
+    with pytest.raises(CosetError, match=r"1 whole detector columns.*missing='nan'"):
+        quickly(broken)
+    found = quickly(broken, missing="nan")
+    assert peak_signal_to_noise(found.image, made.truth) > 15
+
+
+def test_what_does_not_fit_into_memory_is_refused_or_left_out(made, result):
+    """252 readings, 33 matrices of 0.5 MB and 1,300 weights: 24 MB; pixels take 4 MB more."""
+    found = quickly(made.readings, memory=24 << 20)
+    assert found.covariance is None
+    assert "left out" in found.path
+    torch.testing.assert_close(
+        found.standard_deviation, result.standard_deviation, rtol=0.1, atol=1e-3
+    )
+    with pytest.raises(CosetError, match="GiB"):
+        quickly(made.readings, memory=1 << 20)
