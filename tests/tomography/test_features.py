@@ -1,6 +1,6 @@
 import pytest
 import torch
-from tests.tomography.problems import fitted_problem, seeded
+from tests.tomography.tomography_problems import fitted_problem, seeded
 from torch.func import jacrev
 
 from coset.tomography.deep_image_prior import image_network

@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from tests.tomography.problems import fitted_problem, seeded
+from tests.tomography.tomography_problems import fitted_problem, seeded
 
 from coset.tomography.evidence import tune
 from coset.tomography.posterior import exact_posterior

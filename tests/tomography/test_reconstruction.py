@@ -1,6 +1,6 @@
 import pytest
 import torch
-from tests.tomography.problems import QUICK, readings_of
+from tests.tomography.tomography_problems import QUICK, readings_of
 
 from coset.errors import CosetError
 from coset.metrics import peak_signal_to_noise

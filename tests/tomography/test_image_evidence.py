@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.tomography.problems import fitted_problem
+from tests.tomography.tomography_problems import fitted_problem
 from torch.distributions import MultivariateNormal
 
 from coset.tomography import ByMarginalLikelihood, TotalVariationInformed
