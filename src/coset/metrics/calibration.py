@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from coset.metrics.checks import check_at_least, check_classification, working
+from coset.metrics.checks import check_at_least, counted, working
 from coset.metrics.scores import confident_answers
 
 
@@ -39,7 +39,11 @@ class ReliabilityBins:
 
 
 def expected_calibration_error(
-    probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"], *, bins: int = 15
+    probabilities: Float[Tensor, "n c ..."],
+    targets: Int[Tensor, "n ..."],
+    *,
+    bins: int = 15,
+    ignore: int | None = None,
 ) -> Float[Tensor, ""]:
     """Gap between confidence and accuracy over bins (0, 1/b], …, ((b−1)/b, 1] of equal width.
 
@@ -50,11 +54,16 @@ def expected_calibration_error(
     >>> round(float(expected_calibration_error(p, targets)), 4)  # 2/3 |1/2 − 0.9| + 1/3 |1 − 0.6|
     0.4
     """
-    return reliability(probabilities, targets, bins=bins).error.to(probabilities.dtype)
+    found = reliability(probabilities, targets, bins=bins, ignore=ignore)
+    return found.error.to(probabilities.dtype)
 
 
 def adaptive_calibration_error(
-    probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"], *, bins: int = 15
+    probabilities: Float[Tensor, "n c ..."],
+    targets: Int[Tensor, "n ..."],
+    *,
+    bins: int = 15,
+    ignore: int | None = None,
 ) -> Float[Tensor, ""]:
     """The same gap over bins with equally many inputs, ordered by confidence.
 
@@ -67,15 +76,17 @@ def adaptive_calibration_error(
     >>> round(float(error), 4)
     0.35
     """
-    return adaptive_reliability(probabilities, targets, bins=bins).error.to(probabilities.dtype)
+    found = adaptive_reliability(probabilities, targets, bins=bins, ignore=ignore)
+    return found.error.to(probabilities.dtype)
 
 
 def classwise_calibration_error(
-    probabilities: Float[Tensor, "n c"],
-    targets: Int[Tensor, " n"],
+    probabilities: Float[Tensor, "n c ..."],
+    targets: Int[Tensor, "n ..."],
     *,
     bins: int = 15,
     adaptive: bool = True,
+    ignore: int | None = None,
 ) -> Float[Tensor, ""]:
     """Calibration of every class's probability on every input, not of the top label only.
 
@@ -89,7 +100,7 @@ def classwise_calibration_error(
     0.15
     """
     check_at_least("bins", bins, 1)
-    check_classification(probabilities, targets)
+    probabilities, targets = counted(probabilities, targets, ignore)
     columns = working(probabilities).T.contiguous()
     classes, inputs = columns.shape
     if not adaptive:
@@ -105,7 +116,11 @@ def classwise_calibration_error(
 
 
 def reliability(
-    probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"], *, bins: int = 15
+    probabilities: Float[Tensor, "n c ..."],
+    targets: Int[Tensor, "n ..."],
+    *,
+    bins: int = 15,
+    ignore: int | None = None,
 ) -> ReliabilityBins:
     """The bins of equal width behind ``expected_calibration_error``.
 
@@ -114,13 +129,17 @@ def reliability(
     [0.0, 0.666...]
     """
     check_at_least("bins", bins, 1)
-    check_classification(probabilities, targets)
+    probabilities, targets = counted(probabilities, targets, ignore)
     confidence, right = confident_answers(probabilities, targets)
     return bins_from_sums(equal_width_sums(confidence, right, bins))
 
 
 def adaptive_reliability(
-    probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"], *, bins: int = 15
+    probabilities: Float[Tensor, "n c ..."],
+    targets: Int[Tensor, "n ..."],
+    *,
+    bins: int = 15,
+    ignore: int | None = None,
 ) -> ReliabilityBins:
     """The bins of equal count behind ``adaptive_calibration_error``; at most n of them.
 
@@ -129,7 +148,7 @@ def adaptive_reliability(
     [1.0, 0.5]
     """
     check_at_least("bins", bins, 1)
-    check_classification(probabilities, targets)
+    probabilities, targets = counted(probabilities, targets, ignore)
     confidence, right = confident_answers(probabilities, targets)
     order = confidence.sort()
     sums = _equal_count_sums(order.values.unsqueeze(0), right[order.indices].unsqueeze(0), bins)

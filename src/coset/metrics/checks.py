@@ -1,11 +1,12 @@
 """What every metric asks of its inputs: one cheap pass, one error that says which input is bad."""
 
 import math
-from typing import Literal
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from coset.bayes.likelihood import Missing
 from coset.errors import CosetError
 
 SUM_TOLERANCE = 1e-3
@@ -83,10 +84,6 @@ def _not_finite(name: str, values: Tensor) -> CosetError:
         "needed finite numbers",
         "look for a diverged member or an overflow in the network's outputs",
     )
-
-
-Missing = Literal["refuse", "nan"]
-"""What targets that are NaN mean: a mistake, or that nothing is known of that entry."""
 
 
 def present(targets: Tensor, *predictions: Tensor, missing: Missing) -> tuple[Tensor, ...]:
@@ -201,6 +198,55 @@ def check_classification(probabilities: Tensor, targets: Tensor) -> None:
     """Refuse probabilities and targets that do not belong together."""
     check_probabilities("probabilities", probabilities)
     check_targets(targets, *probabilities.shape)
+
+
+def counted(
+    probabilities: Float[Tensor, "n c ..."],
+    targets: Int[Tensor, "n ..."],
+    ignore: int | None,
+) -> tuple[Float[Tensor, "k c"], Int[Tensor, " k"]]:
+    """Probabilities and labels of all inputs, or of all pixels, that count, after the checks.
+
+    >>> p = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
+    >>> counted(p, torch.tensor([0, 255]), 255)[0].tolist()
+    [[0.899..., 0.100...]]
+    """
+    check_floating("probabilities", probabilities)
+    check_tensor("targets", targets)
+    if probabilities.ndim > 2:
+        probabilities, targets = flatten_pixels(probabilities, targets)
+    if ignore is not None:
+        if targets.shape != probabilities.shape[:1]:
+            check_targets(targets, *probabilities.shape)
+        known = targets != ignore
+        if not bool(known.any()):
+            raise CosetError(
+                f"every target is {ignore}, the label to ignore",
+                "needed one that counts",
+                "check where the labels come from",
+            )
+        probabilities, targets = probabilities[known], targets[known]
+    check_classification(probabilities, targets)
+    return probabilities, targets
+
+
+def flatten_pixels(
+    probabilities: Float[Tensor, "n c ..."], targets: Int[Tensor, "n ..."]
+) -> tuple[Float[Tensor, "inputs c"], Int[Tensor, " inputs"]]:
+    """Every pixel as an input: (n, c, …) becomes (n · pixels, c)."""
+    check_pixels(probabilities, targets)
+    return probabilities.movedim(1, -1).flatten(0, -2), targets.flatten()
+
+
+def check_pixels(probabilities: Tensor, targets: Tensor) -> None:
+    """Refuse targets that are not one for each pixel of the probabilities."""
+    shape = tuple(probabilities.shape)
+    if len(shape) < 2 or tuple(targets.shape) != shape[:1] + shape[2:]:
+        raise CosetError(
+            f"probabilities have shape {shape}, targets {tuple(targets.shape)}",
+            "needed (n, c, …) and (n, …)",
+            "check that both come from the same images",
+        )
 
 
 def check_scores(name: str, scores: Tensor) -> None:

@@ -12,9 +12,9 @@ from coset.bayes.batches import as_tensor, read_batch, read_inputs, read_pair
 from coset.errors import CosetError
 from coset.metrics.bootstrap import bootstrap_of_sums, bootstrap_standard_error
 from coset.metrics.catalogue import Metric
-from coset.metrics.checks import check_classification, check_same_shape
-from coset.metrics.dense import flatten_pixels
+from coset.metrics.checks import check_classification, check_same_shape, flatten_pixels
 from coset.metrics.regression import check_gaussian, check_points
+from coset.metrics.running import as_sums
 from coset.vocabulary import Batch, Inputs
 from coset.weights.inputs import split_rows
 
@@ -71,12 +71,12 @@ class Collected:
             read = [readings[name] for name in metric.reads if name in readings]
             if len(read) < len(metric.reads):
                 columns |= set(metric.reads)
+            elif self.dense and (metric.per_input is not None or metric.sums is not None):
+                # sums, not means: images may have different numbers of pixels that count
+                self.statistics.setdefault(metric.name, []).append(as_sums(metric).update(*read))
             elif metric.per_input is not None:
                 value = metric.per_input(*read).double()
-                value = value.mean().reshape(1) if self.dense else value
                 self.values.setdefault(metric.name, []).append(value)
-            elif self.dense and metric.sums is not None:
-                self.statistics.setdefault(metric.name, []).append(metric.sums.update(*read))
             else:
                 columns |= set(metric.reads)
         for name in sorted(columns & set(readings)):
@@ -102,8 +102,8 @@ class Collected:
             return float(values.mean()), lambda resamples, generator: bootstrap_of_sums(
                 values, lambda total: total / len(values), resamples=resamples, generator=generator
             )
-        if metric.name in self.statistics and metric.sums is not None:
-            compute, images = metric.sums.compute, torch.stack(self.statistics[metric.name])
+        if metric.name in self.statistics:
+            compute, images = as_sums(metric).compute, torch.stack(self.statistics[metric.name])
             return float(compute(images.sum(0))), lambda resamples, generator: bootstrap_of_sums(
                 images, compute, resamples=resamples, generator=generator
             )
@@ -117,25 +117,33 @@ class Collected:
 
 
 def readings(
-    predictions: PredictionsLike, targets: Tensor, *, yes_or_no: bool | None = None
+    predictions: PredictionsLike,
+    targets: Tensor,
+    *,
+    yes_or_no: bool | None = None,
+    counts: Tensor | None = None,
 ) -> Readings:
     """What the metrics can read of one batch.
 
     Whole-number targets mean classification, others regression; with ``yes_or_no`` every output is
-    a question of its own, and targets are zeros and ones of any dtype.
+    a question of its own, and targets are zeros and ones of any dtype.  ``counts`` says which
+    targets have a say, ready to broadcast against the mean; ``None``: all.
     """
     mean, members = predictions.mean, predictions.members
     if yes_or_no is None:
         yes_or_no = mean.shape[1] == 1 and not targets.is_floating_point()
     if yes_or_no:
-        found = _yes_or_no_readings(mean, members, targets)
+        found = _yes_or_no_readings(mean, members, targets, counts)
     elif targets.is_floating_point():
-        return _regression_readings(mean, predictions.variance, targets)
+        return _regression_readings(mean, predictions.variance, targets, counts)
     else:
         pixels = mean.ndim > 2
         if pixels:
             mean, targets = flatten_pixels(mean, targets)
             members = members.movedim(2, -1).flatten(1, -2)
+        if counts is not None:
+            known = counts[:, 0].flatten()
+            mean, targets, members = mean[known], targets[known], members[:, known]
         found = _classification_readings(mean, members, targets, pixels=pixels)
     if is_closed_form(predictions):
         del found["members"]
@@ -153,22 +161,27 @@ def is_closed_form(predictions: PredictionsLike) -> bool:
     return len(predictions.members) == 1 and getattr(predictions, "covariance", None) is not None
 
 
-def _yes_or_no_readings(mean: Tensor, members: Tensor, targets: Tensor) -> Readings:
+def _yes_or_no_readings(
+    mean: Tensor, members: Tensor, targets: Tensor, counts: Tensor | None
+) -> Readings:
     """Every output is an input with two classes: its probability, and that of the other answer."""
     if mean.shape[1] == 1 and targets.ndim == mean.ndim - 1:
         targets = targets.unsqueeze(1)
     check_same_shape("the mean", mean, "targets", targets)
+    if counts is not None:
+        known = counts.expand_as(mean)
+        mean, targets, members = mean[known], targets[known], members[:, known]
     if not bool(((targets == 0) | (targets == 1)).all()):
         raise CosetError(
             "targets have entries other than 0 and 1",
             "needed yes-or-no targets for predictions with one probability an output",
             "check the targets",
         )
-    mean, members = mean.flatten(), members.flatten(1)
+    mean, targets, members = mean.flatten(), targets.flatten(), members.flatten(1)
     return _classification_readings(
         torch.stack([1 - mean, mean], -1),
         torch.stack([1 - members, members], -1),
-        targets.long().flatten(),
+        targets.long(),
         pixels=False,
     )
 
@@ -185,9 +198,16 @@ def _classification_readings(
     return found
 
 
-def _regression_readings(mean: Tensor, variance: Tensor | None, targets: Tensor) -> Readings:
+def _regression_readings(
+    mean: Tensor, variance: Tensor | None, targets: Tensor, counts: Tensor | None
+) -> Readings:
     if mean.shape[1] == 1 and targets.shape == mean.shape[:1] + mean.shape[2:]:
         targets = targets.unsqueeze(1)
+    if counts is not None:  # each number that counts by itself
+        check_same_shape("the mean", mean, "targets", targets)
+        known = counts.expand_as(mean)
+        mean, targets = mean[known].unsqueeze(1), targets[known].unsqueeze(1)
+        variance = None if variance is None else variance[known].unsqueeze(1)
     if variance is None:
         check_points(mean, targets)
         return {"mean": mean, "targets": targets}

@@ -7,12 +7,13 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from coset.bayes.likelihood import Missing
 from coset.errors import CosetError
 from coset.metrics.calibration import expected_calibration_error
 from coset.metrics.checks import (
-    Missing,
     check_finite,
     check_floating,
+    check_pixels,
     check_same_shape,
     check_tensor,
     present,
@@ -23,7 +24,7 @@ WINDOW, DEVIATION = 11, 1.5
 
 
 def mean_intersection_over_union(
-    predictions: Tensor, targets: Int[Tensor, "n ..."]
+    predictions: Tensor, targets: Int[Tensor, "n ..."], *, ignore: int | None = None
 ) -> Float[Tensor, ""]:
     """Σ_k |P_k ∩ T_k| / |P_k ∪ T_k|, averaged over the classes present in either map.
 
@@ -43,6 +44,10 @@ def mean_intersection_over_union(
         check_finite("predictions", predictions)
         dtype, classes = predictions.dtype, predictions.shape[1]
         predictions = predictions.max(1).indices
+    if ignore is not None:
+        check_same_shape("predictions", predictions, "targets", targets)
+        known = targets != ignore
+        predictions, targets = predictions[known], targets[known]
     return intersection_over_union(confusion(predictions, targets, classes)).to(dtype)
 
 
@@ -93,6 +98,7 @@ def pixel_calibration_error(
     targets: Int[Tensor, "n ..."],
     *,
     bins: int = 15,
+    ignore: int | None = None,
 ) -> Float[Tensor, ""]:
     """The expected calibration error with every pixel as an input.
 
@@ -101,26 +107,7 @@ def pixel_calibration_error(
     >>> round(float(error), 4)
     0.4
     """
-    return expected_calibration_error(*flatten_pixels(probabilities, targets), bins=bins)
-
-
-def flatten_pixels(
-    probabilities: Float[Tensor, "n c ..."], targets: Int[Tensor, "n ..."]
-) -> tuple[Float[Tensor, "inputs c"], Int[Tensor, " inputs"]]:
-    """Every pixel as an input: (n, c, …) becomes (n · pixels, c)."""
-    check_pixels(probabilities, targets)
-    return probabilities.movedim(1, -1).flatten(0, -2), targets.flatten()
-
-
-def check_pixels(probabilities: Tensor, targets: Tensor) -> None:
-    """Refuse targets that are not one for each pixel of the probabilities."""
-    shape = tuple(probabilities.shape)
-    if len(shape) < 2 or tuple(targets.shape) != shape[:1] + shape[2:]:
-        raise CosetError(
-            f"probabilities have shape {shape}, targets {tuple(targets.shape)}",
-            "needed (n, c, …) and (n, …)",
-            "check that both come from the same images",
-        )
+    return expected_calibration_error(probabilities, targets, bins=bins, ignore=ignore)
 
 
 def peak_signal_to_noise(

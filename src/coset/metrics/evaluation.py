@@ -1,6 +1,7 @@
 """Evaluate a predictor: predictions once, then every metric that fits."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -8,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.batches import as_tensor
-from coset.bayes.defaults import gives_probabilities, link_of
+from coset.bayes.defaults import gives_probabilities, link_of, weight_of
+from coset.bayes.likelihood import Likelihood
 from coset.errors import CosetError, require_kind
 from coset.metrics.catalogue import CATALOGUE, Metric, metric_named
 from coset.metrics.collection import (
@@ -33,14 +35,17 @@ def evaluate(
     metrics: Sequence[str | Metric] | None = None,
     score: Score | None = None,
     standard_error: int | None = None,
+    rule: object = None,
     generator: torch.Generator | None = None,
 ) -> dict[str, float]:
     """Predict a test set once and compute every metric of the catalogue that fits.
 
     Whole-number targets mean classification, by pixel if the predictions have pixel axes; others,
     and all targets of a Gaussian likelihood, mean regression; with a ``Bernoulli`` likelihood, or
-    one probability an input, every output is a yes-or-no question.  One batch of members is in
-    memory at a time; of the rest we keep what the metrics read: a value for each input, and the
+    one probability an input, every output is a yes-or-no question.  Targets that the predictor's
+    likelihood gives no say (``Categorical(ignore=…)``, ``missing="nan"``) have none here; dense
+    tasks are averaged over the other pixels, and resampled by pictures.  One batch of members is
+    in memory at a time; of the rest we keep what the metrics read: a value for each input, and the
     mean predictions.
 
     Args:
@@ -48,10 +53,13 @@ def evaluate(
         test: A pair (inputs, targets), a Dataset or a DataLoader; several inputs are a tuple.
         outliers: Out-of-distribution inputs, alone or like ``test`` with targets that are ignored.
             Several inputs alone are ``((a, b),)``: the pair ``(a, b)`` would be inputs and targets.
+            In dense tasks a pair ``(inputs, mask)`` of truth values, true where a pixel is foreign,
+            means pixels against the other pixels of the same pictures.
         metrics: Names, or rows of your own; None takes all that fit.
         score: Out-of-distribution score of each input, larger for outliers; by default minus the
             largest mean probability, or the mean variance of regression.
         standard_error: Bootstrap resamples; adds a key ``<name>_standard_error`` for each metric.
+        rule: How to predict, where not by the predictor's own rule.
         generator: For the bootstrap; the seed is 0 without one.
 
     Returns:
@@ -68,7 +76,9 @@ def evaluate(
     require_kind(Score | None, score=score)
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     with torch.no_grad():
-        collected = collect(predictor, test, outliers, metrics, score)
+        likelihood = getattr(predictor, "likelihood", None)
+        predict = predictor if rule is None else partial(predictor, rule=rule)  # type: ignore[call-arg]
+        collected = collect(predict, test, outliers, metrics, score, likelihood=likelihood)
     return collected.results(standard_error, generator)
 
 
@@ -78,9 +88,10 @@ def collect(
     outliers: Data | None,
     metrics: Sequence[str | Metric] | None,
     score: Score | None,
+    *,
+    likelihood: Likelihood | None,
 ) -> Collected:
     """Predict the test set, then the outliers, and keep what the metrics read."""
-    likelihood = getattr(predictor, "likelihood", None)
     yes_or_no = None
     collected = None
     for inputs, targets in batches(_as_pair(test)):
@@ -90,7 +101,7 @@ def collect(
             )
         predictions = _predicted(predictor, inputs)
         mean = predictions.mean
-        truth = targets
+        truth, counts = targets, _counts(likelihood, mean, targets)
         if likelihood is not None and gives_probabilities(likelihood, mean):
             link = link_of(likelihood, mean)
             yes_or_no = None if link == "other" else link == "sigmoid"
@@ -98,8 +109,11 @@ def collect(
             truth = targets.to(mean.dtype)
         dense = mean.ndim > 2
         parts = one_by_one(predictions, truth) if dense else [(predictions, truth)]
-        for part, target in parts:
-            found = readings(part, target, yes_or_no=yes_or_no)
+        for number, (part, target) in enumerate(parts):
+            known = counts if counts is None or not dense else counts[number : number + 1]
+            if known is not None and not bool(known.any()):
+                continue
+            found = readings(part, target, yes_or_no=yes_or_no, counts=known)
             score = score or _default_score(part, "labels" in found, yes_or_no)
             if outliers is not None:
                 found["inlier_scores"] = score(part)
@@ -108,10 +122,20 @@ def collect(
                 collected = Collected(_choose(metrics, offered, dense), dense)
             collected.add(found)
     if collected is None or score is None:
-        raise CosetError("test is empty", "needed at least one input", "check the data or loader")
+        raise CosetError(
+            "test is empty" if likelihood is None else "test has no target that counts",
+            "needed at least one",
+            "check the data or loader",
+        )
     if outliers is not None:
         _add_outliers(collected, predictor, outliers, score)
     return collected
+
+
+def _counts(likelihood: Likelihood | None, mean: Tensor, targets: Tensor) -> Tensor | None:
+    """Which targets have a say, ready to broadcast against the mean; ``None``: all."""
+    weight = None if likelihood is None else weight_of(likelihood, mean, targets)
+    return None if weight is None or bool((weight > 0).all()) else weight > 0
 
 
 def _as_pair(test: Data) -> Data:
@@ -148,8 +172,14 @@ def _add_outliers(collected: Collected, predictor: Predict, outliers: Data, scor
     """Predict the outliers, if a metric reads anything of them."""
     read = {name for row in collected.metrics for name in row.reads if name.startswith("outlier")}
     empty = True
-    for inputs, _ in batches(outliers) if read else ():
+    for inputs, mask in batches(outliers) if read else ():
         predictions = _predicted(predictor, inputs)
+        if mask is not None and mask.dtype == torch.bool and mask.ndim > 1:
+            if empty:  # pixels are told from pixels of the same pictures
+                collected.columns["inlier_scores"] = []
+            _add_pixels(collected, predictions, mask, score)
+            empty = False
+            continue
         found = {
             "outlier_scores": score(predictions),
             "outlier_members": predictions.members,
@@ -161,6 +191,23 @@ def _add_outliers(collected: Collected, predictor: Predict, outliers: Data, scor
         raise CosetError(
             "outliers is empty", "needed at least one input", "leave it out if there are none"
         )
+
+
+def _add_pixels(
+    collected: Collected, predictions: PredictionsLike, mask: Tensor, score: Score
+) -> None:
+    """The scores of foreign pixels, and of all others."""
+    default = _PIXEL_SCORES.get(score)
+    scores = (default or score)(predictions)
+    if scores.shape != mask.shape:
+        raise CosetError(
+            f"got a mask of shape {tuple(mask.shape)} for scores of shape {tuple(scores.shape)}",
+            "needed one truth value, and one score, a pixel",
+            "check that the mask has the size of the pictures"
+            if default
+            else "let the score give one number a pixel, or leave the mask out",
+        )
+    collected.add({"inlier_scores": scores[~mask], "outlier_scores": scores[mask]})
 
 
 def _default_score(
@@ -192,6 +239,27 @@ def variance_score(predictions: PredictionsLike) -> Float[Tensor, " n"]:
             "pass a score of your own, or leave the outliers out",
         )
     return predictions.variance.flatten(1).mean(1)
+
+
+def _largest_probability(predictions: PredictionsLike) -> Float[Tensor, "n ..."]:
+    return -predictions.mean.amax(1)
+
+
+def _likelier_answer(predictions: PredictionsLike) -> Float[Tensor, "n ..."]:
+    return -torch.maximum(predictions.mean, 1 - predictions.mean).mean(1)
+
+
+def _pixel_variance(predictions: PredictionsLike) -> Float[Tensor, "n ..."]:
+    assert predictions.variance is not None, "checked where the test set was predicted"
+    return predictions.variance.mean(1)
+
+
+_PIXEL_SCORES: dict[Score, Score] = {
+    probability_score: _largest_probability,
+    answer_score: _likelier_answer,
+    variance_score: _pixel_variance,
+}
+"""The default scores, of each pixel in place of each input."""
 
 
 def _hint(missing: Sequence[str]) -> str:

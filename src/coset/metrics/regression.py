@@ -7,18 +7,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from coset.bayes.likelihood import Missing
 from coset.errors import CosetError
-from coset.metrics.checks import check_finite, check_floating, check_same_shape
+from coset.metrics.checks import check_finite, check_floating, check_same_shape, present
 
 
 def root_mean_squared_error(
-    mean: Float[Tensor, "*axes"], targets: Float[Tensor, "*axes"]
+    mean: Float[Tensor, "*axes"],
+    targets: Float[Tensor, "*axes"],
+    *,
+    missing: Missing = "refuse",
 ) -> Float[Tensor, ""]:
     """√(mean of (y − μ)²).
 
     >>> float(root_mean_squared_error(torch.tensor([1.0, 2.0]), torch.tensor([4.0, -2.0])))
     3.535...
     """
+    mean, targets = _known(mean, targets=targets, missing=missing)
     check_points(mean, targets)
     return deviation(mean, targets).square().mean().sqrt().to(mean.dtype)
 
@@ -27,6 +32,8 @@ def gaussian_negative_log_likelihood(
     mean: Float[Tensor, "*axes"],
     variance: Float[Tensor, "*axes"],
     targets: Float[Tensor, "*axes"],
+    *,
+    missing: Missing = "refuse",
 ) -> Float[Tensor, ""]:
     """The mean surprise in nats: ½ log(2π v) + (y − μ)² / 2v.
 
@@ -34,6 +41,7 @@ def gaussian_negative_log_likelihood(
     >>> float(gaussian_negative_log_likelihood(one, one, one))  # ½ log 2π
     0.918...
     """
+    mean, variance, targets = _known(mean, variance, targets=targets, missing=missing)
     check_gaussian(mean, variance, targets)
     return gaussian_loss_entries(mean, variance, targets).mean().to(mean.dtype)
 
@@ -48,6 +56,8 @@ def continuous_ranked_probability_score(
     mean: Float[Tensor, "*axes"],
     variance: Float[Tensor, "*axes"],
     targets: Float[Tensor, "*axes"],
+    *,
+    missing: Missing = "refuse",
 ) -> Float[Tensor, ""]:
     """∫ (F(x) − 1[y ≤ x])² dx, for a Gaussian σ [z (2Φ(z) − 1) + 2φ(z) − 1/√π], z = (y − μ)/σ.
 
@@ -57,6 +67,7 @@ def continuous_ranked_probability_score(
     >>> float(continuous_ranked_probability_score(one, one, one))  # (√2 − 1) / √π
     0.233...
     """
+    mean, variance, targets = _known(mean, variance, targets=targets, missing=missing)
     check_gaussian(mean, variance, targets)
     return ranked_probability_entries(mean, variance, targets).mean().to(mean.dtype)
 
@@ -77,6 +88,7 @@ def interval_coverage(
     targets: Float[Tensor, "*axes"],
     *,
     level: float = 0.95,
+    missing: Missing = "refuse",
 ) -> Float[Tensor, ""]:
     """The share of targets inside the central interval that should hold ``level`` of them.
 
@@ -84,6 +96,7 @@ def interval_coverage(
     >>> float(interval_coverage(mean, variance, torch.tensor([0.0, 1.9, -1.9, 2.0])))  # ±1.96
     0.75
     """
+    mean, variance, targets = _known(mean, variance, targets=targets, missing=missing)
     check_gaussian(mean, variance, targets)
     if not isinstance(level, int | float):
         raise CosetError(f"level is {level!r}", "needed a number between 0 and 1", "give 0.95")
@@ -124,6 +137,7 @@ def quantile_calibration(
     targets: Float[Tensor, "*axes"],
     *,
     levels: Float[Tensor, " q"] | None = None,
+    missing: Missing = "refuse",
 ) -> QuantileCalibration:
     """The curve of Kuleshov et al. 2018, at 0.05, 0.10, …, 0.95 unless told otherwise.
 
@@ -132,6 +146,7 @@ def quantile_calibration(
     >>> quantile_calibration(zero, zero + 1, targets, levels=half).frequency.tolist()
     [0.75]
     """
+    mean, variance, targets = _known(mean, variance, targets=targets, missing=missing)
     check_gaussian(mean, variance, targets)
     levels = default_levels() if levels is None else levels
     _check_levels(levels)
@@ -157,6 +172,8 @@ def quantile_calibration_error(
     mean: Float[Tensor, "*axes"],
     variance: Float[Tensor, "*axes"],
     targets: Float[Tensor, "*axes"],
+    *,
+    missing: Missing = "refuse",
 ) -> Float[Tensor, ""]:
     """The mean over the levels 0.05, 0.10, …, 0.95 of |frequency − level|.
 
@@ -164,12 +181,21 @@ def quantile_calibration_error(
     >>> round(float(quantile_calibration_error(zero, zero + 1, zero - 9)), 4)
     0.5
     """
-    return quantile_calibration(mean, variance, targets).error.to(mean.dtype)
+    found = quantile_calibration(mean, variance, targets, missing=missing)
+    return found.error.to(mean.dtype)
 
 
 def deviation(mean: Tensor, targets: Tensor) -> Tensor:
     """Y − μ in float64."""
     return targets.double() - mean.double()
+
+
+def _known(*predictions: Tensor, targets: Tensor, missing: Missing) -> tuple[Tensor, ...]:
+    """Predictions and, last, targets, without entries whose targets are missing."""
+    if missing == "nan":
+        for values in predictions:
+            check_same_shape("a prediction", values, "targets", targets)
+    return present(targets, *predictions, missing=missing)
 
 
 def check_points(mean: Tensor, targets: Tensor) -> None:

@@ -4,10 +4,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from coset.metrics.checks import check_classification, working
+from coset.metrics.checks import counted, working
 
 
-def accuracy(probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"]) -> Float[Tensor, ""]:
+def accuracy(
+    probabilities: Float[Tensor, "n c ..."],
+    targets: Int[Tensor, "n ..."],
+    *,
+    ignore: int | None = None,
+) -> Float[Tensor, ""]:
     """The share of inputs whose most probable class is the target: 1/n Σ 1[argmax p = y].
 
     Among equal probabilities the first class counts as the prediction.
@@ -16,7 +21,7 @@ def accuracy(probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"]) ->
     >>> float(accuracy(p, torch.tensor([0, 1, 1, 1])))
     0.75
     """
-    check_classification(probabilities, targets)
+    probabilities, targets = counted(probabilities, targets, ignore)
     return correct_inputs(probabilities, targets).mean().to(probabilities.dtype)
 
 
@@ -45,7 +50,10 @@ def confident_answers(
 
 
 def negative_log_likelihood(
-    probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"]
+    probabilities: Float[Tensor, "n c ..."],
+    targets: Int[Tensor, "n ..."],
+    *,
+    ignore: int | None = None,
 ) -> Float[Tensor, ""]:
     """The mean surprise in nats: −1/n Σ log p(y), infinite where the target had probability zero.
 
@@ -53,7 +61,7 @@ def negative_log_likelihood(
     >>> round(float(negative_log_likelihood(p, torch.tensor([0, 1]))), 4)  # log 2
     0.6931
     """
-    check_classification(probabilities, targets)
+    probabilities, targets = counted(probabilities, targets, ignore)
     return log_loss_inputs(probabilities, targets).mean().to(probabilities.dtype)
 
 
@@ -64,14 +72,19 @@ def log_loss_inputs(
     return -_target_probability(probabilities, targets).log()
 
 
-def brier(probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"]) -> Float[Tensor, ""]:
+def brier(
+    probabilities: Float[Tensor, "n c ..."],
+    targets: Int[Tensor, "n ..."],
+    *,
+    ignore: int | None = None,
+) -> Float[Tensor, ""]:
     """The Brier score in its original form, between 0 and 2: 1/n Σ Σ_k (p_k − 1[y = k])².
 
     >>> p = torch.tensor([[0.8, 0.2], [0.4, 0.6]])
     >>> round(float(brier(p, torch.tensor([0, 0]))), 4)  # (0.04 + 0.04 + 0.36 + 0.36) / 2
     0.4
     """
-    check_classification(probabilities, targets)
+    probabilities, targets = counted(probabilities, targets, ignore)
     return brier_inputs(probabilities, targets).mean().to(probabilities.dtype)
 
 

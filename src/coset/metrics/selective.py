@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from coset.metrics.checks import check_classification
+from coset.metrics.checks import counted
 from coset.metrics.scores import confident_answers
 
 
@@ -28,7 +28,12 @@ class RiskCoverage:
         return self.risk.mean()
 
 
-def risk_coverage(probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"]) -> RiskCoverage:
+def risk_coverage(
+    probabilities: Float[Tensor, "n c ..."],
+    targets: Int[Tensor, "n ..."],
+    *,
+    ignore: int | None = None,
+) -> RiskCoverage:
     """The risk at every coverage, inputs being answered in the order of their confidence.
 
     Equal confidences count with the mean over all their orders, so the order of the data does not
@@ -38,7 +43,7 @@ def risk_coverage(probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"
     >>> risk_coverage(p, torch.tensor([0, 1, 1])).risk.tolist()
     [0.0, 0.5, 0.333...]
     """
-    check_classification(probabilities, targets)
+    probabilities, targets = counted(probabilities, targets, ignore)
     confidence, right = confident_answers(probabilities, targets)
     order = confidence.sort(descending=True)
     wrong = (~right[order.indices]).double()
@@ -50,7 +55,10 @@ def risk_coverage(probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"
 
 
 def area_under_risk_coverage(
-    probabilities: Float[Tensor, "n c"], targets: Int[Tensor, " n"]
+    probabilities: Float[Tensor, "n c ..."],
+    targets: Int[Tensor, "n ..."],
+    *,
+    ignore: int | None = None,
 ) -> Float[Tensor, ""]:
     """The mean risk over all coverages: 1/n Σ_k risk(k/n) (Geifman and El-Yaniv 2017).
 
@@ -58,4 +66,4 @@ def area_under_risk_coverage(
     >>> float(area_under_risk_coverage(p, torch.tensor([0, 1, 1])))  # (0 + 1/2 + 1/3) / 3
     0.277...
     """
-    return risk_coverage(probabilities, targets).area.to(probabilities.dtype)
+    return risk_coverage(probabilities, targets, ignore=ignore).area.to(probabilities.dtype)

@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from coset.bayes.likelihood import Missing
 from coset.errors import CosetError
-from coset.metrics.checks import Missing, check_same_shape, present
+from coset.metrics.checks import check_same_shape, present
 from coset.metrics.regression import check_gaussian, deviation
 
 ErrorKind = Literal["rmse", "mae"]
