@@ -55,3 +55,19 @@ class Square:
             if path.name.startswith("result-"):
                 found[int(path.name[7:])] = int(path.read_text())
         return found
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes a file of some bytes, whole or not at all."""
+
+    folder: Path
+    size: int
+
+    def __call__(self, key):
+        from coset.files import write_bytes
+
+        write_bytes(self.folder / f"{key}.bin", bytes(self.size))
+
+    def done(self, key):
+        return (self.folder / f"{key}.bin").exists()

@@ -60,7 +60,7 @@ def train(
 
 
 def _engine(name: str, workers: int | None, address: str | None) -> "tuple[Engine, str]":
-    from coset.engines import Process, Serial
+    from coset.engines import Process, Ray, Serial
     from coset.engines.process import processors
 
     if workers is not None and name != "process":
@@ -69,6 +69,9 @@ def _engine(name: str, workers: int | None, address: str | None) -> "tuple[Engin
         raise CosetError(f"got --address {address} with --engine {name}", "needed --engine ray")
     if name == "serial":
         return Serial(), "one after the other"
+    if name == "ray":
+        told = f"by the Ray cluster {address}" if address else "by Ray, which starts in ten seconds"
+        return Ray(address), told
     count = workers or processors()
     return Process(count), f"by {count} worker process{'es' if count > 1 else ''}"
 

@@ -3,20 +3,17 @@
 import os
 import signal
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from coset.engines.jobs import TRIES, Job, Jobs
 from coset.engines.memory import memory_kills
 from coset.engines.outcome import Cause, Done, Outcome, Task, in_one_line
 from coset.engines.worker import Worker, start_worker
 from coset.errors import CosetError, require_counts
-
-TRIES = 3
-"""Attempts beside other tasks; one more follows alone."""
 
 
 @dataclass(frozen=True)
@@ -50,27 +47,13 @@ class Process:
         return self._outcomes(pickled(task), list(keys), done or _nothing_done)
 
     def _outcomes(self, task: bytes, keys: list[Any], done: Done) -> Iterator[Outcome]:
-        waiting: deque[_Job] = deque()
-        for key in keys:
-            if done(key):
-                yield Outcome(key)
-            else:
-                waiting.append(_Job(key))
-        places = min(self.workers or processors(), len(waiting))
-        crew = _Crew(task, places, self.limit, done, waiting)
+        yield from (Outcome(key) for key in keys if done(key))
+        jobs = Jobs.of(key for key in keys if not done(key))
+        crew = _Crew(task, min(self.workers or processors(), len(jobs.waiting)), self.limit, done)
         try:
-            yield from crew.outcomes()
+            yield from crew.outcomes(jobs)
         finally:
             crew.stop()
-
-
-@dataclass(eq=False)
-class _Job:
-    """A key that has no outcome yet."""
-
-    key: Any
-    attempts: int = 0
-    alone: bool = False
 
 
 @dataclass(eq=False)
@@ -80,28 +63,26 @@ class _Place:
     worker: Worker
     memory_kills: int
     ready: bool = False
-    job: _Job | None = None
+    job: Job | None = None
     since: float = 0.0
 
 
 @dataclass
 class _Crew:
-    """The workers and the jobs between them."""
+    """The workers."""
 
     task: bytes
     size: int
     limit: float | None
     done: Done
-    waiting: deque[_Job]
-    alone: deque[_Job] = field(default_factory=deque)
     places: list[_Place] = field(default_factory=list)
     stillborn: int = 0
 
-    def outcomes(self) -> Iterator[Outcome]:
-        while self.waiting or self.alone or self._busy():
-            self._assign()
+    def outcomes(self, jobs: Jobs) -> Iterator[Outcome]:
+        while jobs or self._busy():
+            self._assign(jobs)
             for place in self._wait():
-                yield from self._hear(place)
+                yield from self._hear(place, jobs)
 
     def stop(self) -> None:
         for place in self.places:
@@ -111,27 +92,25 @@ class _Crew:
     def _busy(self) -> list[_Place]:
         return [place for place in self.places if place.job is not None]
 
-    def _assign(self) -> None:
-        """Gives jobs to workers that are free; those that must be alone come last."""
-        if not self.waiting and self.alone and not self._busy():
+    def _assign(self, jobs: Jobs) -> None:
+        """Gives jobs to workers that are free."""
+        if jobs.only_alone and not self._busy() and self.size > 1:
             self.stop()  # idle workers hold memory as well
             self.size = 1
-            self.waiting.append(replace(self.alone.popleft(), alone=True))
-        for _ in range(min(self.size - len(self.places), len(self.waiting))):
+        left = len(jobs.waiting) + len(jobs.alone)
+        for _ in range(min(self.size - len(self.places), left)):
             self.places.append(_Place(start_worker(self.task), memory_kills()))
         for place in self.places:
-            if place.ready and place.job is None and self.waiting:
-                self._give(place, self.waiting.popleft())
+            if place.ready and place.job is None and (job := jobs.next(busy=bool(self._busy()))):
+                self._give(place, job, jobs)
 
-    def _give(self, place: _Place, job: _Job) -> None:
-        tried = replace(job, attempts=job.attempts + 1)
+    def _give(self, place: _Place, job: Job, jobs: Jobs) -> None:
         place.since = time.monotonic()
         try:
-            place.worker.connection.send((job.key, tried.attempts))
-            place.job = tried
-        except OSError:  # killed while it was idle: the job was not tried
-            self.waiting.appendleft(job)
-            place.job = None
+            place.worker.connection.send((job.key, job.attempts + 1))
+            place.job = job.tried()
+        except OSError:  # killed while it was idle
+            jobs.back(job)
 
     def _wait(self) -> list[_Place]:
         """The workers that have something to say, have died or are out of time."""
@@ -154,10 +133,10 @@ class _Crew:
         late = self.limit is not None and time.monotonic() - place.since >= self.limit
         return place.job is not None and late
 
-    def _hear(self, place: _Place) -> Iterator[Outcome]:
+    def _hear(self, place: _Place, jobs: Jobs) -> Iterator[Outcome]:
         try:
             if place.worker.connection.poll():
-                yield from self._take(place, place.worker.connection.recv())
+                yield from self._take(place, jobs, place.worker.connection.recv())
                 return
         except (EOFError, OSError):  # killed, perhaps while it spoke
             pass
@@ -167,9 +146,9 @@ class _Crew:
         if not place.ready:
             self._count_stillborn(place)
         if place.job is not None:
-            yield from self._lose(place, place.job, late=late)
+            yield from self._lose(place, place.job, jobs, late=late)
 
-    def _lose(self, place: _Place, job: _Job, *, late: bool) -> Iterator[Outcome]:
+    def _lose(self, place: _Place, job: Job, jobs: Jobs, *, late: bool) -> Iterator[Outcome]:
         """What becomes of the job of a worker that is dead."""
         outcome = Outcome(job.key, attempts=job.attempts, seconds=time.monotonic() - place.since)
         if self.done(job.key):  # written, then killed
@@ -180,9 +159,10 @@ class _Crew:
         else:
             cause: Cause = "memory" if memory_kills() > place.memory_kills else "killed"
             failure = f"its worker was killed ({told_exit(place.worker.process.exitcode)})"
-            yield from self._again(job, replace(outcome, failure=failure, cause=cause))
+            if told := jobs.lost(job, replace(outcome, failure=failure, cause=cause)):
+                yield told
 
-    def _take(self, place: _Place, message: Any) -> Iterator[Outcome]:
+    def _take(self, place: _Place, jobs: Jobs, message: Any) -> Iterator[Outcome]:
         if not place.ready:
             if message is not None:
                 raise CosetError(
@@ -193,19 +173,9 @@ class _Crew:
             return
         job, place.job = place.job, None
         assert job is not None
-        if message.cause == "memory":
-            yield from self._again(job, message)
-        else:
-            yield message
-
-    def _again(self, job: _Job, outcome: Outcome) -> Iterator[Outcome]:
-        """Puts a job back, for another try beside others or alone, or reports it."""
-        if job.alone:
-            yield outcome
-        elif outcome.cause == "memory" or job.attempts >= TRIES:
-            self.alone.append(job)
-        else:
-            self.waiting.append(job)
+        told = jobs.lost(job, message) if message.cause == "memory" else message
+        if told:
+            yield told
 
     def _count_stillborn(self, place: _Place) -> None:
         self.stillborn += 1
