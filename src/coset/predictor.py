@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,18 @@ from coset.errors import CosetError, require_kind
 from coset.inference import Method
 from coset.inference.cost import foretell
 from coset.inference.doubts import changing_data, warned
+from coset.inference.function_fingerprint import (
+    function_facts,
+    probe_for,
+    probe_of,
+    require_same_function,
+)
 from coset.inference.laplace import Laplace
 from coset.inference.method import fit_telling, require_method
 from coset.inference.updating import NewMean, add_data
 from coset.posterior.draws import require_generator
 from coset.posterior.families import Posterior
+from coset.posterior.finite import finite_predictions
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.joint import JointPredictions
 from coset.posterior.linearised import Linearised
@@ -64,6 +71,7 @@ class Predictor:
         likelihood: How outputs and targets meet, with its learnt noise where there is one.
         prior: The prior, with its tuned precisions where a method tunes them.
         rule: How to predict unless a call says otherwise.
+        probe: Noise in the shape of a few inputs, by whose outputs a file knows its network again.
     """
 
     network: Network
@@ -71,6 +79,7 @@ class Predictor:
     likelihood: Likelihood
     prior: GaussianPrior = GaussianPrior()
     rule: PredictionRule = MonteCarlo()
+    probe: Inputs | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         """What it is made of and what the fit found, a line each."""
@@ -109,9 +118,14 @@ class Predictor:
         random, chosen = _seeded(generator), rule or self.rule
         parts = self.posterior, self.network, self.likelihood
         with outside_inference_mode():
-            data = _read(inputs)
+            data, before = _read(inputs), random.get_state()
+
+            def predict(*given: Any) -> Predictions:
+                random.set_state(before)
+                return drawn_by(random, lambda: chosen(*given, generator=random))
+
             with _blaming(self.network, data):
-                return drawn_by(random, lambda: chosen(*parts, data, generator=random))
+                return finite_predictions(predict, *parts, data)
 
     def joint(self, inputs: Inputs) -> JointPredictions:
         """The joint distribution of the outputs at all inputs, for Gaussian posteriors.
@@ -171,6 +185,7 @@ class Predictor:
         for part in _PARTS:
             facts[part], found = describe(getattr(self, part), part)
             tensors |= found
+        facts |= function_facts(self.network, self.posterior, self.probe)
         save_record(path, tensors, facts)
 
     def _base(self) -> Weights:
@@ -250,7 +265,7 @@ def fit(
                 for line in foretell(chosen, problem, least=PATIENCE):
                     tell.note(line)
             posterior = fit_telling(chosen, problem, start=start, generator=random, progress=tell)
-        posterior = warned(posterior, notes)
+        posterior, probe = warned(posterior, notes), probe_for(problem.train)
     report = posterior.report
     # a method may know a better way to predict than by draws
     rule: PredictionRule = getattr(chosen, "rule", MonteCarlo())
@@ -260,6 +275,7 @@ def fit(
         report.likelihood or likelihood,
         report.prior or problem.prior,
         rule,
+        probe,
     )
 
 
@@ -271,7 +287,8 @@ def load(path: str | Path, module: nn.Module) -> Predictor:
         module: The architecture it was fitted with; its weights do not matter and stay unchanged.
 
     Raises:
-        CosetError: If the file was changed, is not ours, or belongs to another architecture.
+        CosetError: If the file was changed, is not ours, or belongs to another architecture or to
+            another function of the same shapes.
     """
     tensors, facts = load_record(path)
     if facts.get("kind") != KIND or facts.get("format") != FORMAT:
@@ -295,7 +312,9 @@ def load(path: str | Path, module: nn.Module) -> Predictor:
         base = {n.removeprefix(_BASE): w for n, w in tensors.items() if n.startswith(_BASE)}
         if base:
             network = functionalise(assign(copy.deepcopy(module), base, partial=True))
-        return Predictor(network, **parts)
+        probe = probe_of(facts, like=next(iter(network.weights.values())))
+        require_same_function(path, facts, function_facts(network, parts["posterior"], probe))
+        return Predictor(network, **parts, probe=probe)
 
 
 def _check_shapes(

@@ -1,5 +1,7 @@
 """Network, likelihood, prior and data: what a method is asked to solve."""
 
+import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -95,6 +97,7 @@ class Problem:
             check_finite_inputs(inputs, first=seen)
             if number == 0:
                 outputs = self._first_outputs(inputs)
+                self._check_examples_apart(inputs)
             seen += len(targets)
             each = outputs.expand(len(targets), *outputs.shape[1:])
             self.likelihood.check(each, targets)
@@ -116,6 +119,29 @@ class Problem:
                     "needed outputs that do not depend on the other examples of a batch",
                     "build it with track_running_stats=True and train it, or use another norm",
                 )
+
+    def _check_examples_apart(self, inputs: Inputs) -> None:
+        """Refuses networks whose outputs for an example depend on the others of its batch."""
+        count = count_rows(inputs)
+        rows = torch.linspace(0, count - 1, min(4, count)).round().long().unique()
+        if len(rows) < 2:
+            return
+        network, several = self.network, take_rows(inputs, rows)
+        halves = [take_rows(inputs, half) for half in rows.tensor_split(2)]
+        try:
+            whole, again = (network.apply(network.weights, several) for _ in range(2))
+            apart = torch.cat([network.apply(network.weights, half) for half in halves])
+        except REFUSALS:  # what it cannot take is named where it is asked for it
+            return
+        if _agree(whole, apart) or not _agree(whole, again):  # one that draws cannot be asked
+            return
+        where = "" if network.module is None else mixing_layer(network.module, several, halves)
+        raise CosetError(
+            "got a network whose outputs for an example depend on the other examples of its batch"
+            + where,
+            "needed outputs of each example by itself",
+            "look for means, norms and attention along the first axis (batch_first=True)",
+        )
 
     def _check_gradients(self, inputs: Inputs) -> None:
         """Refuses networks through which no gradient comes."""
@@ -200,3 +226,38 @@ class Problem:
     def with_likelihood(self, likelihood: Likelihood) -> "Problem":
         """The same problem under another likelihood (learnt noise, say)."""
         return replace(self, likelihood=likelihood)
+
+
+def mixing_layer(module: nn.Module, whole: Inputs, parts: Sequence[Inputs]) -> str:
+    """Which layer mixes examples: the first to end whose inputs agree and whose outputs do not."""
+    module, seen = copy.deepcopy(module), list[tuple[str, Tensor, Tensor]]()
+
+    def hear(name: str, args: tuple[object, ...], result: object) -> None:
+        first = next((part for part in args if isinstance(part, Tensor)), None)
+        result = result[0] if isinstance(result, tuple) else result
+        if first is not None and isinstance(result, Tensor):
+            seen.append((name, first, result))
+
+    for name, child in module.named_modules():
+        child.register_forward_hook(lambda _, args, result, n=name: hear(n, args, result))
+    runs = []
+    for inputs in (whole, *parts):
+        seen.clear()
+        module(*parts_of(inputs))
+        runs.append(list(seen))
+    for calls in zip(*runs, strict=False):
+        name, given, result = calls[0]
+        others = [torch.cat(side) for side in zip(*(call[1:] for call in calls[1:]), strict=True)]
+        if name and _agree(given, others[0]) and not _agree(result, others[1]):
+            return f", by its layer {name!r}"
+    return f", by {type(module).__name__}.forward"
+
+
+def _agree(first: Tensor, second: Tensor) -> bool:
+    """Whether outputs are the same but for rounding; what cannot be compared is not different."""
+    if first.shape != second.shape or not first.is_floating_point():
+        return True
+    if not bool(first.isfinite().all()):
+        return True
+    room = torch.finfo(first.dtype).eps ** 0.5 * float(first.detach().abs().max())
+    return float((first - second).detach().abs().max()) <= float(room)

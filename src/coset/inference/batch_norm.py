@@ -44,8 +44,12 @@ def _refreshed(problem: Problem, member: Weights) -> Weights:
 
 
 def _names(network: Network) -> list[str]:
-    """The statistics; buffers of parametrisations, as of a spectral norm, belong to the weights."""
-    return [name for name in network.statistics if ".parametrizations." not in name]
+    """The statistics; vectors of a spectral norm, by either of torch's ways, are of its weights."""
+
+    def of_weights(name: str) -> bool:
+        return ".parametrizations." in name or f"{name[:-2]}_orig" in network.weights
+
+    return [name for name in network.statistics if not of_weights(name)]
 
 
 def _solve(before: Tensor, mean: Tensor, kept: Tensor) -> Tensor:

@@ -17,8 +17,9 @@ from torch import Tensor
 from coset.bayes.batches import Batches, InMemory, repeatable_rows
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.vocabulary import Batch, Weights
+from coset.vocabulary import Batch, Inputs, Weights
 from coset.weights.inputs import map_parts, parts_of
+from coset.weights.network import Network
 
 _OUTPUTS, _THREADS = "outputs", "threads"
 _ROWS, _NUMBERS = 8, 64
@@ -138,7 +139,7 @@ def _differences(name: str, known: Any, needed: Any) -> Iterator[tuple[str, Any,
     """Where two entries differ, and how, as finely as they can be taken apart."""
     if isinstance(known, Mapping) and isinstance(needed, Mapping):
         if _ABOUT in known and _ABOUT in needed:
-            if not _close(known[_ABOUT], needed[_ABOUT]):
+            if not are_close(known[_ABOUT], needed[_ABOUT]):
                 yield name, known[_ABOUT], needed[_ABOUT]
         elif known.get("class") != needed.get("class"):
             yield name, known.get("class"), needed.get("class")
@@ -152,7 +153,12 @@ def _differences(name: str, known: Any, needed: Any) -> Iterator[tuple[str, Any,
         yield name, known, needed
 
 
-def _close(known: list[float], needed: list[float]) -> bool:
+def are_close(known: list[float], needed: list[float]) -> bool:
+    """Whether outputs are those of the same network, perhaps on another machine.
+
+    >>> are_close([1.0, -2.0], [1.0005, -2.0]), are_close([1.0, -2.0], [1.1, -2.0])
+    (True, False)
+    """
     first, second = (torch.tensor(values, dtype=torch.float64) for values in (known, needed))
     if first.shape != second.shape:
         return False
@@ -177,19 +183,23 @@ def _shown(known: Any, needed: Any) -> tuple[str, str]:
 def _first_outputs(problem: Problem, starts: Weights) -> list[float]:
     """A few outputs of the first network: they tell modules apart that print alike."""
     first = {name: tensor[0] for name, tensor in starts.items()}
+    inputs = problem.train.rows(torch.arange(min(_ROWS, problem.train.size)))[0]
+    if not isinstance(problem.train, InMemory):  # a data set may draw its examples at random
+        inputs = map_parts(stand_in, inputs)
+    return some_outputs(problem.network, first, inputs)
+
+
+def some_outputs(network: Network, weights: Weights, inputs: Inputs) -> list[float]:
+    """A few numbers among the outputs, the same whenever they are asked for."""
     # seeded, and put back: a network that draws must give the same outputs whenever it is asked
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.default_generator.manual_seed(0)
-        rows = torch.arange(min(_ROWS, problem.train.size))
-        inputs = problem.train.rows(rows)[0]
-        if not isinstance(problem.train, InMemory):  # a data set may draw its examples at random
-            inputs = map_parts(_stand_in, inputs)
-        outputs = problem.network.apply(first, inputs).flatten()
+        outputs = network.apply(weights, inputs).flatten()
     spread = torch.linspace(0, len(outputs) - 1, min(len(outputs), _NUMBERS)).round().long()
     return [float(value) for value in outputs[spread.to(outputs.device)]]
 
 
-def _stand_in(part: Tensor) -> Tensor:
+def stand_in(part: Tensor) -> Tensor:
     """Noise of the shape and type of an input; whole numbers stay zero."""
     noise = torch.randn(part.shape, generator=torch.Generator().manual_seed(0))
     return noise.to(part) if part.is_floating_point() else torch.zeros_like(part)
