@@ -61,6 +61,14 @@ KIND, FORMAT = "predictor", 1
 _PARTS, _BASE = ("posterior", "likelihood", "prior", "rule"), "network."
 
 
+_BESIDE_EXACT = {
+    "KFAC": "below that of the exact curvature",
+    "DiagonalOnly": "below that of the exact curvature",
+    "LowRank": "above that of the exact curvature",
+}
+"""On which side of the exact evidence that of a structure lies."""
+
+
 @dataclass(frozen=True)
 class Predictor:
     """A network, a posterior over its weights, and the rule that turns both into predictions.
@@ -91,7 +99,7 @@ class Predictor:
             "prior": f"precision {shown(self.prior.precision)}",
             "likelihood": shown(self.likelihood),
             "rule": shown(self.rule),
-            "log evidence": None if self.log_evidence is None else shown(self.log_evidence),
+            "log evidence": None if self.log_evidence is None else self._evidence_told(),
             "found": ", ".join(f"{k} {shown(v)}" for k, v in report.diagnostics.items()),
             "warnings": "; ".join(report.warnings),
         }
@@ -142,8 +150,18 @@ class Predictor:
 
     @property
     def log_evidence(self) -> float | None:
-        """The log marginal likelihood, for methods that have one."""
+        """The log marginal likelihood, for methods that have one.
+
+        With the curvature of KFAC or of a diagonal it usually lies below the exact one at the same
+        prior, for the determinant of a positive matrix is at most the product of its diagonal in
+        any basis; ``posterior.report.evidence_curvature`` says which was used.
+        """
         return self.posterior.report.log_evidence
+
+    def _evidence_told(self) -> str:
+        curvature = self.posterior.report.evidence_curvature
+        side = _BESIDE_EXACT.get(curvature or "")
+        return shown(self.log_evidence) + (f", by {curvature}: usually {side}" if side else "")
 
     def update(self, data: Data, *, mean: NewMean = "moved") -> "Predictor":
         """The predictor after some more data; the old data are not needed.

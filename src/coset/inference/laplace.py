@@ -11,7 +11,7 @@ from coset.bayes.problem import Problem
 from coset.curvature.kfac import KFAC
 from coset.curvature.matrix_free import MatrixFree
 from coset.curvature.measure import Curvature
-from coset.curvature.sampled import uncorrected
+from coset.curvature.sampled import plain, uncorrected
 from coset.curvature.tangent import Tangent
 from coset.errors import CosetError, require_kinds
 from coset.inference.doubts import examine
@@ -223,6 +223,7 @@ def _untuned(problem: Problem, weights: Weights, part: Part) -> Gaussian:
     penalty = float((each * part.entries(flat).square()).sum()) / 2
     report = FitReport(
         log_evidence=fit - penalty - float(spectrum.half_logdet(precision)),
+        evidence_curvature=type(plain(part.curvature)).__name__,
         diagnostics={"effective_weights": float(spectrum.effective(precision).sum())},
         warnings=measured.notes,
     )
@@ -259,6 +260,7 @@ def _tuned(
         likelihood=with_noise(unit.likelihood, tuned.noise_precision**-0.5) if learn else noise,
         prior=part.prior(problem, flat),
         log_evidence=tuned.log_evidence,
+        evidence_curvature=tuner.structure,
         diagnostics=tuned.diagnostics,
         warnings=(*tuned.warnings, *tuned.curvature.notes),
     )

@@ -80,10 +80,16 @@ def add_data(posterior: Gaussian, problem: Problem, *, mean: NewMean = "moved") 
         flat = flat + _step_of_the_network(posterior, problem, point.flat - start.flat, before)
     report = posterior.report
     if report.log_evidence is not None:
-        report = replace(report, log_evidence=report.log_evidence + gain)
+        known = _STRUCTURES.get(type(before), report.evidence_curvature)
+        evidence = report.log_evidence + gain
+        report = replace(report, log_evidence=evidence, evidence_curvature=known)
     return replace(
         posterior, mean=posterior.layout.unflatten(flat), covariance=updated, report=report
     )
+
+
+_STRUCTURES: dict[type, str] = {BlockDiagonal: "KFAC", Diagonal: "DiagonalOnly"}
+"""The curvature that a precision of some structure takes up."""
 
 
 def _tangent(posterior: Gaussian, problem: Problem) -> Tangent:

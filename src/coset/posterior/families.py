@@ -30,6 +30,8 @@ class FitReport:
         likelihood: The likelihood with its learnt noise, where a method learns one.
         prior: The prior with its tuned precisions, where a method tunes them.
         log_evidence: The log marginal likelihood, for methods that have one.
+        evidence_curvature: The structure whose determinant is in it, such as ``"KFAC"``;
+            ``"Full"``: the exact one.
         diagnostics: Named numbers (final loss, acceptance, R-hat).
         warnings: What a reader of the results must know: no convergence, switched-off groups.
     """
@@ -37,6 +39,7 @@ class FitReport:
     likelihood: Likelihood | None = None
     prior: GaussianPrior | None = None
     log_evidence: float | None = None
+    evidence_curvature: str | None = None
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 

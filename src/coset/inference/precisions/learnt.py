@@ -150,6 +150,7 @@ class Learner:
             report,
             prior=prior_of(layout, precision[groups.labels], {}),
             log_evidence=float(found["log_evidence"]),
+            evidence_curvature=type(plain(self.settings.curvature)).__name__,
             diagnostics={**report.diagnostics, **updates, **named},
         )
 

@@ -14,7 +14,8 @@ from coset.curvature.columns import column_count
 from coset.curvature.kfac import KFAC
 from coset.curvature.low_rank import LowRank
 from coset.curvature.measure import Curvature, Cuts, Measured
-from coset.curvature.sampled import MonteCarloFisher
+from coset.curvature.sampled import MonteCarloFisher, plain
+from coset.curvature.structures import Full
 from coset.curvature.subspace import Span, approach
 from coset.curvature.tangent import Form, Point, Tangent
 from coset.inference.doubts import unfinished, unheard
@@ -135,6 +136,11 @@ class Tuner:
             # the mode has moved since: posterior and evidence are those of where it is now
             state = self._refreshed(state, rough=False)
         return self._result(state)
+
+    @property
+    def structure(self) -> str:
+        """The curvature whose determinant is in the evidence."""
+        return Full.__name__ if self._exact else type(plain(self.curvature)).__name__
 
     @cached_property
     def _gaussian(self) -> bool:
