@@ -145,8 +145,12 @@ class Predictor:
         parts = self.posterior, self.network, self.likelihood
         with outside_inference_mode():
             data = _read(inputs)
+
+            def predict(*given: Any) -> JointPredictions:
+                return drawn_by(_seeded(None), lambda: Linearised().joint(*given))
+
             with _blaming(self.network, data):
-                return drawn_by(_seeded(None), lambda: Linearised().joint(*parts, data))
+                return finite_predictions(predict, *parts, data)
 
     @property
     def log_evidence(self) -> float | None:

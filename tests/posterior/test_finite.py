@@ -102,3 +102,15 @@ def test_spectral_norm_under_swag(norm, between):
     for name, tensor in drawn.items():
         if name.endswith(("_u", "_v")):  # unit vectors, up to the steps that follow them
             torch.testing.assert_close(tensor.norm(dim=1), torch.ones(3))
+
+
+def test_joint_predictions_too():
+    inputs, _ = data()
+    module = nn.Linear(3, 1)
+    nn.init.constant_(module.weight, 1.0)
+    predictor = coset.fit(module, (inputs, inputs[:, :1]), likelihood=GaussianNoise(1.0))
+    far = predictor.joint(inputs[:3] * 1e25)
+    assert far.covariance.isfinite().all()
+    assert far.mean.dtype == torch.float32
+    with pytest.raises(CosetError, match="mean are not finite"):
+        predictor.joint(torch.full((1, 3), 3e38))

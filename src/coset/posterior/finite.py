@@ -1,31 +1,33 @@
 """Predictions that are no numbers, and a second try in double precision."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from coset.bayes.likelihood import Likelihood
 from coset.errors import CosetError
 from coset.posterior.families import Posterior
+from coset.posterior.joint import JointPredictions
 from coset.posterior.predict import Predictions
 from coset.posterior.records import describe, restore
 from coset.vocabulary import Inputs
 from coset.weights.inputs import map_parts
 from coset.weights.network import REFUSALS, Network, functionalise
 
-Predict = Callable[[Posterior, Network, Likelihood, Inputs], Predictions]
+Found = TypeVar("Found", Predictions, JointPredictions)
+Predict = Callable[[Posterior, Network, Likelihood, Inputs], Found]
 
 
 def finite_predictions(
-    predict: Predict,
+    predict: Predict[Found],
     posterior: Posterior,
     network: Network,
     likelihood: Likelihood,
     inputs: Inputs,
-) -> Predictions:
+) -> Found:
     """Predictions that are finite: as they are, or from the same in double precision, or none.
 
     Large inputs overflow in the network's own numbers on the way to probabilities that do not.
@@ -38,7 +40,12 @@ def finite_predictions(
         wide = predict(*_in_double(posterior, network, likelihood, inputs))
     except (CosetError, *REFUSALS):  # not ours, or code that knows one precision only
         raise _refusal(found) from None
-    back = _as_type(wide, found.members.dtype)
+    dtype = next(iter(_tensors(found).values())).dtype
+    narrow: dict[str, Any] = {name: value.to(dtype) for name, value in _tensors(wide).items()}
+    for name in ("variance", "covariance"):
+        if name in narrow and not bool(narrow[name].isfinite().all()):
+            del narrow[name]
+    back = replace(wide, **narrow)
     if not _are_finite(back):
         raise _refusal(back)
     return back
@@ -59,32 +66,19 @@ def _double(tensor: Tensor) -> Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def _tensors(found: Predictions) -> Iterator[tuple[str, Tensor]]:
-    for name in ("members", "variance", "covariance", "log_weights"):
-        value = getattr(found, name, None)
-        if isinstance(value, Tensor):
-            yield name, value
+def _tensors(found: Predictions | JointPredictions) -> dict[str, Tensor]:
+    """What is said of inputs; a log-weight may be that of nothing."""
+    own = getattr(found, "__dict__", {}).items()
+    return {name: v for name, v in own if isinstance(v, Tensor) and name != "log_weights"}
 
 
-def _are_finite(found: Predictions) -> bool:
-    # a weight of zero has no logarithm
-    return all(bool(v.isfinite().all()) for n, v in _tensors(found) if n != "log_weights")
+def _are_finite(found: Predictions | JointPredictions) -> bool:
+    return all(bool(value.isfinite().all()) for value in _tensors(found).values())
 
 
-def _as_type(found: Predictions, dtype: torch.dtype) -> Predictions:
-    narrow = {name: value.to(dtype) for name, value in _tensors(found)}
-    for name in ("variance", "covariance"):
-        if name in narrow and not bool(narrow[name].isfinite().all()):
-            del narrow[name]
-    return replace(found, **narrow)
-
-
-def _refusal(found: Predictions) -> CosetError:
-    name, value = next(
-        (n, v) for n, v in _tensors(found) if n != "log_weights" and not v.isfinite().all()
-    )
-    axis = 1 if name == "members" else 0
-    rows = value.isfinite().movedim(axis, 0).flatten(1).all(1)
+def _refusal(found: Predictions | JointPredictions) -> CosetError:
+    name, value = next((n, v) for n, v in _tensors(found).items() if not v.isfinite().all())
+    rows = value.isfinite().movedim(1 if name == "members" else 0, 0).flatten(1).all(1)
     first = int((~rows).nonzero()[0])
     return CosetError(
         f"got predictions whose {name} are not finite, first for example {first}",
