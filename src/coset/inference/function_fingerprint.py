@@ -18,6 +18,9 @@ from coset.weights.network import REFUSALS, Network
 _ROWS = 8
 """Examples in a probe."""
 
+_ENTRIES = 1 << 28
+"""Numbers in a probe: a file may ask for no more memory."""
+
 
 def function_facts(network: Network, posterior: Posterior, probe: Inputs | None) -> dict[str, Any]:
     """Some outputs for noise as inputs, at weights of the posterior; nothing where there are none.
@@ -28,7 +31,7 @@ def function_facts(network: Network, posterior: Posterior, probe: Inputs | None)
         probe: Noise in the shape of a few inputs, as :func:`probe_for` makes it.
     """
     weights = _weights_of(posterior)
-    if probe is None or weights is None:
+    if probe is None or weights is None or any(not part.numel() for part in parts_of(probe)):
         return {}
     try:
         outputs = some_outputs(network, {**network.weights, **weights}, probe)
@@ -50,9 +53,15 @@ def probe_of(facts: Mapping[str, Any], like: torch.Tensor) -> Inputs | None:
     """The noise of a file again."""
     if "probe" not in facts:
         return None
-    parts = [
-        torch.empty(tuple(shape), dtype=getattr(torch, kind)) for *shape, kind in facts["probe"]
-    ]
+    parts = []
+    for rows, *shape, kind in facts["probe"]:
+        if not 0 < math.prod(shape) * min(rows, _ROWS) <= _ENTRIES:
+            raise CosetError(
+                f"got a probe of shape {(rows, *shape)}",
+                f"needed one of at most {_ENTRIES:,} entries",
+                "the file is not as Predictor.save wrote it",
+            )
+        parts.append(torch.empty((min(rows, _ROWS), *shape), dtype=getattr(torch, kind)))
     return map_parts(lambda part: stand_in(part).to(like.device), as_inputs(parts))
 
 
