@@ -13,6 +13,7 @@ import torch
 from jaxtyping import jaxtyped
 from torch import Tensor
 
+from coset.bayes.prior import GaussianPrior
 from coset.errors import CosetError
 from coset.linalg import BlockDiagonal, Embedded, LowRankPlusDiagonal
 from coset.posterior.families import Mixture, Samples
@@ -96,6 +97,8 @@ def _nouns(value: object) -> Iterator[object]:
 
 def _tensors(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
     """All tensors in nested nouns, those of dictionaries under their own names."""
+    if isinstance(value, GaussianPrior):  # whose precisions are named as weights, but are none
+        return
     if isinstance(value, Tensor):
         yield name, value
     elif isinstance(value, Mapping):
