@@ -11,8 +11,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
-demo: $(VENV)/.base no-torchvision  ## train on digits and write coset-demo/report.html
-	@$(BIN)/coset demo
+demo: $(VENV)/.base no-torchvision  ## digits, then published results run again, in coset-demo/report.html
+	@$(BIN)/coset demo --studies
 
 test: $(VENV)/.test no-torchvision  ## the test suite, without the slow tests
 	@$(BIN)/python -m pytest -q -rs -n 2 --dist loadfile -m "not slow"

@@ -11,18 +11,21 @@ from coset.demo.experiment import Result
 from coset.metrics import mutual_information, reliability
 from coset.report import Figure, Gallery, Headline, Page, Picture, Section, Table, write_page
 from coset.report.figures import picture_address, reliability_diagram, score_histogram
+from coset.studies.page import study_section
+from coset.studies.publishing import published_table
+from coset.studies.runs import Run
 from coset.version import __version__
 
 _SHOWN = 8
 
 
-def write_report(path: str | Path, result: Result) -> None:
-    """Writes the page of a result as one self-contained file."""
-    write_page(path, build_page(result))
+def write_report(path: str | Path, result: Result, run: Run | None = None) -> None:
+    """Writes the page of a result, and of a run of the studies, as one self-contained file."""
+    write_page(path, build_page(result, run))
 
 
-def build_page(result: Result) -> Page:
-    """The page of a result."""
+def build_page(result: Result, run: Run | None = None) -> Page:
+    """The page of a result, and below it what a run of the studies has given so far."""
     held = " and ".join(result.unseen_names)
     return Page(
         title="What does the network not know?",
@@ -39,6 +42,7 @@ def build_page(result: Result) -> Page:
             _reliability_section(result),
             _unseen_section(result),
             _pictures_section(result),
+            *(_studies_sections(run) if run is not None else ()),
         ),
         numbers=_embedded(result),
         footer=(
@@ -47,6 +51,21 @@ def build_page(result: Result) -> Page:
             "element “numbers”"
         ),
     )
+
+
+def _studies_sections(run: Run) -> list[Section]:
+    """Published results run again: the verdicts that came along, and today's numbers."""
+    return [
+        Section(
+            "Published results, run again",
+            "The papers behind this library compare networks up to the symmetries of their "
+            "weights. The table shows what an earlier, larger run found about their claims. Below "
+            "it is what this machine has just computed, at a smaller scale, which gets no verdict.",
+            tables=[published_table()],
+            anchor="published",
+        ),
+        *(study_section(run, study) for study in run.studies),
+    ]
 
 
 def _headlines(result: Result) -> list[Headline]:

@@ -1,7 +1,7 @@
 """The page of a run: findings in words, verdicts on all claims, and a section a study."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def build_page(run: Run) -> Page:
             Section("Claims", _HOW_TO_READ, tables=[claims_table(run)], anchor="claims"),
             *(study_section(run, study) for study in run.studies),
         ),
-        numbers={"scale": run.scale, "verdicts": [_plain(v) for v in run.verdicts]},
+        numbers={"scale": run.scale, "verdicts": [plain_verdict(v) for v in run.verdicts]},
         footer=(
             f"coset {__version__} · scale {run.scale} · made from records alone · numbers behind "
             "each figure are linked below it"
@@ -125,7 +125,8 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
-def _plain(verdict: Verdict) -> Mapping[str, Any]:
+def plain_verdict(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as JSON values."""
     return {
         "study": verdict.study,
         "claim": verdict.claim,

@@ -77,8 +77,8 @@ def digest_of(record: Record) -> str:
     return hashlib.sha256(_json(facts).encode()).hexdigest()
 
 
-def _json(facts: Any, indent: int | None = None) -> str:
-    return json.dumps(facts, sort_keys=True, allow_nan=False, indent=indent, ensure_ascii=False)
+def _json(facts: Any) -> str:
+    return json.dumps(facts, sort_keys=True, allow_nan=False, ensure_ascii=False)
 
 
 def finite(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -113,7 +113,7 @@ def write_record(folder: Path, record: Record) -> Path:
     place = folder / "records" / record.study
     place.mkdir(parents=True, exist_ok=True)
     path = place / record.file_name
-    write_text(path, _json(facts, indent=1) + "\n")
+    write_text(path, _json(facts) + "\n")
     return path
 
 

@@ -1,0 +1,168 @@
+"""What is published of a run: its records, its figures, its verdicts, and the table of papers."""
+
+import json
+from collections.abc import Sequence
+from datetime import date
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from coset.files import write_text
+from coset.report import Table
+from coset.report.charts import as_csv, draw_charts
+from coset.studies.exhibits import charts_of, shown_by
+from coset.studies.page import TONES, plain_verdict
+from coset.studies.records import write_record
+from coset.studies.registry import names, study_named
+from coset.studies.runs import Run, begin
+from coset.studies.settings import ANTORAN, LAURENT, XIAO
+from coset.studies.study import Exhibit, Study, TableExhibit
+
+_VERDICTS = "verdicts.json"
+
+NOT_HERE: tuple[tuple[str, str, str, str], ...] = (
+    (LAURENT, "table, calibration and detection columns", "ten columns of ten posteriors",
+     "comes with the comparison of all methods"),
+    (LAURENT, "data set of checkpoints", "20,000 published networks",
+     "`coset.zoo` makes its own; the published archives of 23 GB are not fetched here"),
+    (XIAO, "figure 1", "a drawing of the idea", "a drawing, not a result"),
+    (ANTORAN, "tables 1 and 2", "log loss by architecture and by network size",
+     "comes with the study of Laplace methods"),
+    (ANTORAN, "section on tomography", "linearised deep image prior",
+     "comes with the study of tomography"),
+)  # fmt: skip
+"""What the papers show and the studies do not, and why."""
+
+
+def published() -> dict[str, Any]:
+    """The verdicts of the last published run of scale small: date, seeds and one entry a claim."""
+    text = (files("coset.studies") / _VERDICTS).read_text()
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def published_table(studies: Sequence[str] | None = None) -> Table:
+    """The published verdicts as a table, of some studies or of all."""
+    known = published()
+    rows = []
+    for entry in known["verdicts"]:
+        if studies is not None and entry["study"] not in studies:
+            continue
+        claims = {claim.name: claim for claim in study_named(entry["study"]).claims}
+        if entry["claim"] not in claims:
+            continue
+        seeds = known["seeds"].get(entry["study"], [])
+        says = claims[entry["claim"]].says
+        rows.append([says, _number(entry["ours"]), entry["verdict"], f"{len(seeds)}"])
+    return Table(
+        ["claim", "ours", "verdict", "seeds"],
+        rows,
+        words=(0, 2),
+        tones=TONES,
+        caption=f"Run at scale small on {known['date']}; not on this machine, not just now.",
+    )
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def publish(run: Run, results: Path, verdicts: Path) -> None:
+    """Writes records, figures with their numbers, and the verdicts of a run of scale small.
+
+    Args:
+        run: The run.
+        results: Folder for records and figures.
+        verdicts: The file with the verdicts that comes along with the library.
+    """
+    (results / "figures").mkdir(parents=True, exist_ok=True)
+    if not (results / "run.json").exists():
+        begin(results / "run", run.scale, names())
+        (results / "run" / "run.json").rename(results / "run.json")
+        (results / "run").rmdir()
+    for record in run.records:
+        write_record(results, record)
+    for study in run.studies:
+        for exhibit in study.exhibits:
+            if isinstance(exhibit, Exhibit):
+                _write_figure(run, study, exhibit, results / "figures")
+    facts = {
+        "date": date.today().isoformat(),
+        "scale": run.scale,
+        "seeds": {s.name: sorted({r.seed for r in run.of(s.name)}) for s in run.studies},
+        "verdicts": [plain_verdict(verdict) for verdict in run.verdicts],
+    }
+    write_text(verdicts, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+
+
+def _write_figure(run: Run, study: Study, exhibit: Exhibit, folder: Path) -> None:
+    records = run.of(study.name)
+    charts = charts_of(exhibit, records)
+    if not charts:
+        return
+    name = f"{study.name}-{exhibit.name}"
+    shown = shown_by(exhibit, records)
+    facts = {"study": study.name, "revision": study.revision, "records": shown}
+    write_text(folder / f"{name}.svg", draw_charts(charts, name=name, facts=facts) + "\n")
+    write_text(folder / f"{name}.csv", as_csv(charts))
+
+
+def papers() -> str:
+    """The page that lists every figure, table and claim of the papers: what runs it, what came out.
+
+    Made from the declarations of the studies and the published verdicts.
+    """
+    known = {(e["study"], e["claim"]): e for e in published()["verdicts"]}
+    lines = [
+        "# The papers, row by row",
+        "",
+        "Every figure, table and claim of the papers behind this library: the command that runs it "
+        "again, and what came of it at scale `small` "
+        f"({published()['date']}), or the reason why it is not here.",
+        "Made from the claims that the studies declare; `coset study list` lists the studies.",
+        "",
+        "A claim is *reproduced* if the whole 95 % interval over the seeds lies where the paper "
+        "says; *not comparable* claims are about sizes that only the papers' own networks have.",
+    ]
+    for source in (LAURENT, XIAO, ANTORAN):
+        lines += [
+            "",
+            f"## {source}",
+            "",
+            "| Where | What | Command | Outcome |",
+            "|---|---|---|---|",
+        ]
+        for name in names():
+            study = study_named(name)
+            if study.source != source:
+                continue
+            command = f"`coset study run {name} --scale small`"
+            for exhibit in study.exhibits:
+                shown = _shown(name, exhibit)
+                where = exhibit.where or "ours"
+                lines.append(f"| {where} | {exhibit.title} | {command} | {shown} |")
+            for claim in study.claims:
+                entry = known.get((name, claim.name))
+                outcome = "not run yet" if entry is None else _outcome(entry)
+                lines.append(f"| {claim.where} | {claim.says} | {command} | {outcome} |")
+        for paper, where, what, why in NOT_HERE:
+            if paper == source:
+                lines.append(f"| {where} | {what} | – | {why} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(name: str, exhibit: Exhibit | TableExhibit) -> str:
+    """Where an exhibit can be seen."""
+    if isinstance(exhibit, TableExhibit):
+        return "table, on the page of `coset report`"
+    if name not in published()["seeds"]:
+        return "picture, on the page of `coset report`"
+    return f"[picture](results/figures/{name}-{exhibit.name}.svg)"
+
+
+def _outcome(entry: dict[str, Any]) -> str:
+    published_, ours = _number(entry["published"]), _number(entry["ours"])
+    if entry["interval"] is None:
+        return f"{entry['verdict']}: {entry['why']}"
+    low, high = (_number(value) for value in entry["interval"])
+    return f"**{entry['verdict']}**: ours {ours} ({low} to {high}), published {published_}"

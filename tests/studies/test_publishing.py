@@ -1,0 +1,67 @@
+"""What is published: the table of papers is the registry's, and every command in it exists."""
+
+import re
+from pathlib import Path
+
+from coset import cli
+from coset.engines import Serial
+from coset.studies import names, run
+from coset.studies.publishing import NOT_HERE, papers, publish, published, published_table
+from coset.studies.registry import study_named
+from coset.studies.runs import Run
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_of_papers_is_made_from_the_claims():
+    page = (ROOT / "docs" / "papers.md").read_text()
+    assert page == papers(), "run: python docs/results/publish.py RUN"
+    for name in names():
+        for claim in study_named(name).claims:
+            assert claim.says in page
+    for *_, why in NOT_HERE:
+        assert why in page
+
+
+def test_every_command_on_it_exists():
+    found = set(re.findall(r"`coset ([^`]*)`", papers()))
+    assert found
+    for command in found:
+        words = command.split()
+        assert words[0] in cli.COMMANDS
+        if words[:2] == ["study", "run"]:
+            assert words[2] in names()
+        else:
+            assert words in (["study", "list"], ["report"])
+
+
+def test_published_pictures_are_there_for_published_verdicts():
+    for name in published()["seeds"]:
+        for exhibit in study_named(name).exhibits:
+            if hasattr(exhibit, "panels"):
+                stem = ROOT / "docs" / "results" / "figures" / f"{name}-{exhibit.name}"
+                assert stem.with_suffix(".svg").is_file()
+                assert stem.with_suffix(".csv").is_file()
+
+
+def test_published_records_give_the_published_verdicts():
+    if not published()["verdicts"]:
+        return
+    found = Run.open(ROOT / "docs" / "results")
+    entries = {(e["study"], e["claim"]): e["verdict"] for e in published()["verdicts"]}
+    assert {(v.study, v.claim): v.verdict for v in found.verdicts} == entries
+    assert len(published_table().rows) == len(entries)
+
+
+def test_publishing_writes_records_figures_and_verdicts(tmp_path):
+    name = "order-in-training"
+    made = run(name, tmp_path / "run", scale="tiny", seeds=[0], engine=Serial())
+    publish(made, tmp_path / "results", tmp_path / "verdicts.json")
+    again = Run.open(tmp_path / "results")
+    assert again.records == made.records
+    drawn = {path.name for path in (tmp_path / "results" / "figures").iterdir()}
+    assert drawn == {f"{name}-{e}.{k}" for e in ("changes", "final") for k in ("svg", "csv")}
+    assert (
+        f"{name}/order/seed 0" in (tmp_path / "results/figures" / f"{name}-final.svg").read_text()
+    )
+    assert '"undecided"' in (tmp_path / "verdicts.json").read_text()
