@@ -16,10 +16,12 @@ from coset import (
     DeepEnsemble,
     GaussianNoise,
     GaussianPrior,
+    Laplace,
     Linearised,
     MaximumAPosteriori,
     Mixture,
     MonteCarlo,
+    MonteCarloFisher,
     PointMass,
     Samples,
     fit,
@@ -455,3 +457,23 @@ def test_inputs_of_another_precision_are_told_which_one_is_needed(ensemble, data
     for predictor in (ensemble, fit(module(), data)):
         with pytest.raises(CosetError, match=r"the weights are torch.float32: give inputs of that"):
             predictor(data[0].double())
+
+
+@pytest.mark.parametrize("size", [9, 10])
+def test_outputs_with_many_pixels_are_predicted_by_samples_and_it_is_said(size):
+    """Three classes: 243 outputs are still exact; 300 are not."""
+    torch.manual_seed(0)
+    pictures, labels = torch.randn(2, 1, size, size), torch.randint(3, (2, size, size))
+    net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Tanh(), nn.Conv2d(4, 3, 1))
+    method = Laplace(MonteCarloFisher(), tuning=None)
+    predictor = fit(net, (pictures, labels), method=method)
+    told = [note for note in predictor.posterior.report.warnings if "64 samples" in note]
+    assert len(told) == (size == 10)
+    assert predictor.rule.samples == (64 if size == 10 else None)
+    if size == 10:
+        exact = replace(predictor.rule, samples=None)
+        ratio = predictor(pictures).variance / predictor(pictures, rule=exact).variance
+        # five standard deviations of one ratio, as if all were the same: one alarm in a million
+        assert abs(float(ratio.mean()) - 1) < 5 * (2 / 64) ** 0.5
+        assert (ratio > 0).all()
+        assert ratio.std() < 0.5

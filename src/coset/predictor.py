@@ -32,7 +32,7 @@ from coset.posterior.families import Posterior
 from coset.posterior.finite import finite_predictions
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.joint import JointPredictions
-from coset.posterior.linearised import Linearised
+from coset.posterior.linearised import Linearised, affordable
 from coset.posterior.predict import MonteCarlo, PredictionRule, Predictions
 from coset.posterior.record_checks import require_fields, require_network
 from coset.posterior.records import describe, restore
@@ -287,10 +287,11 @@ def fit(
                 for line in foretell(chosen, problem, least=PATIENCE):
                     tell.note(line)
             posterior = fit_telling(chosen, problem, start=start, generator=random, progress=tell)
-        posterior, probe = warned(posterior, notes), probe_for(problem.train)
+        # a method may know a better way to predict than by draws
+        rule: PredictionRule = getattr(chosen, "rule", MonteCarlo())
+        rule, sampled = affordable(rule, posterior, problem.outputs_each())
+        posterior, probe = warned(posterior, [*notes, *sampled]), probe_for(problem.train)
     report = posterior.report
-    # a method may know a better way to predict than by draws
-    rule: PredictionRule = getattr(chosen, "rule", MonteCarlo())
     return Predictor(
         problem.network,
         posterior,

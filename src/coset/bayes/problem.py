@@ -213,11 +213,18 @@ class Problem:
         inputs, targets = next(iter(self.train))
         return self.network.apply(weights, inputs), targets
 
+    def one_output(self) -> Tensor:
+        """What the network says of the first example."""
+        inputs, _ = next(iter(self.train))
+        return self.network.apply(self.network.weights, take_rows(inputs, slice(1)))
+
+    def outputs_each(self) -> int:
+        """Outputs of one example, over all its pixels."""
+        return self.one_output().numel()
+
     def link(self) -> LinkName:
         """How the mean of a target follows from the outputs."""
-        inputs, _ = next(iter(self.train))
-        outputs = self.network.apply(self.network.weights, take_rows(inputs, slice(1)))
-        return link_of(self.likelihood, outputs)
+        return link_of(self.likelihood, self.one_output())
 
     def with_noise(self, std: float) -> "Problem":
         """The same problem with noise of a known size, where it is to be learnt."""

@@ -31,7 +31,6 @@ from coset.inference.swag import SWAG
 from coset.printing import several
 from coset.progress import duration
 from coset.vocabulary import Batch
-from coset.weights.inputs import take_rows
 from coset.weights.randomness import own_randomness
 
 _PROBED = 0.1
@@ -126,9 +125,8 @@ def _laplace(method: Laplace, problem: Problem) -> Cost | None:
     curvature = method.curvature
     if isinstance(curvature, MatrixFree):
         return None
-    inputs, _ = next(iter(problem.train))
-    one = problem.network.apply(problem.network.weights, take_rows(inputs, slice(1)))
-    columns, size = column_count(problem.likelihood, one), problem.train.size
+    columns = column_count(problem.likelihood, problem.one_output())
+    size = problem.train.size
     structure = plain(curvature)
     if isinstance(curvature, MonteCarloFisher):
         columns = curvature.draws

@@ -6,7 +6,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
@@ -20,11 +20,18 @@ from coset.posterior.gaussian import Gaussian
 from coset.posterior.joint import JointPredictions, joint_moments
 from coset.posterior.links import Link, Probit
 from coset.posterior.output_moments import OutputDeviations, needs_graph, output_moments
-from coset.posterior.predict import Predictions, weighted_mean
+from coset.posterior.predict import PredictionRule, Predictions, weighted_mean
 from coset.posterior.tangent_samples import sampled_around
 from coset.posterior.targets import target_moments
 from coset.vocabulary import Inputs
 from coset.weights.network import Network
+
+MANY = 256
+"""Outputs of an input above which a fit predicts by samples: the exact covariance takes a backward
+pass for each."""
+
+_SAMPLES = 64
+"""How many samples it takes then."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,40 @@ class Linearised:
         if not gives_probabilities(likelihood, modes[0][1].mean):
             variance = _variance_of_targets(found, shares)
         return Predictions(members, variance, covariance, log_weights)
+
+
+def affordable(
+    rule: PredictionRule, posterior: Posterior, outputs: int
+) -> tuple[PredictionRule, tuple[str, ...]]:
+    """The same rule, or with samples where an input has many outputs; and a note that says so.
+
+    Args:
+        rule: How a fit would predict.
+        posterior: What it found.
+        outputs: Of one input, over all pixels.
+
+    >>> from coset.linalg import Diagonal
+    >>> rule, (note,) = affordable(Linearised(), Gaussian({}, Diagonal(torch.ones(0))), 4096)
+    >>> rule.samples, note.partition(":")[0]
+    (64, 'predictions by 64 samples of the weights, as an input has 4,096 outputs')
+    """
+    if not isinstance(rule, Linearised) or rule.samples is not None:
+        return rule, ()
+    if outputs <= MANY or not _has_gaussian(posterior):
+        return rule, ()
+    note = (
+        f"predictions by {_SAMPLES} samples of the weights, as an input has {outputs:,} outputs: "
+        f"standard deviations have a relative standard error of {(2 * _SAMPLES) ** -0.5:.0%}; "
+        "rule=Linearised(TopDifference()) is exact and slow"
+    )
+    return replace(rule, samples=_SAMPLES), (note,)
+
+
+def _has_gaussian(posterior: Posterior) -> bool:
+    """Whether the covariance of a posterior, or of a mode of it, is known in full."""
+    if isinstance(posterior, Mixture):
+        return any(map(_has_gaussian, posterior.components))
+    return isinstance(posterior, Gaussian)
 
 
 @dataclass(frozen=True)
