@@ -38,7 +38,9 @@ def test_every_study_runs_and_its_controls_hold(name, folder):
         if isinstance(exhibit, Exhibit):
             assert len(charts_of(exhibit, records)) == len(exhibit.panels), exhibit.name
         if isinstance(exhibit, TableExhibit):
-            assert len(rows_of(exhibit, records)) == len(exhibit.rows), exhibit.name
+            rows = [r for r in exhibit.rows if any(c.fits(r[2]) for c in study.cells["tiny"])]
+            assert rows
+            assert len(rows_of(exhibit, records)) == len(rows), exhibit.name
 
 
 def test_networks_are_trained_once_for_all_studies_of_a_run(tmp_path):

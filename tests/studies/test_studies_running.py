@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -12,9 +13,11 @@ from coset import studies
 from coset.engines import Serial
 from coset.errors import CosetError
 from coset.studies.records import finite, read_record
+from coset.studies.registry import study_named
 from coset.studies.runs import Run
 
 NAME = "functional-diversity"
+KILLED = "min-mass"
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +77,54 @@ def test_a_cell_whose_record_is_damaged_is_computed_again(copied):
         Run.open(copied)
     found = studies.run(NAME, copied, scale="tiny", seeds=(0, 1, 2), engine=Serial())
     assert len(found.records) == 3
+
+
+def test_a_kill_in_the_middle_computes_no_cell_twice_and_leaves_none_out(tmp_path):
+    command = [sys.executable, "-m", "coset", "study", "run", KILLED, "--scale", "tiny"]
+    command += ["--out", "run", "--engine", "serial"]
+    begun = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + 300
+        while len(found := list(tmp_path.glob("run/records/*/*.json"))) < 2:
+            assert begun.poll() is None, "it ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        begun.kill()  # kill -9
+        begun.wait()
+    found = list(tmp_path.glob("run/records/*/*.json"))
+    before = {path: path.read_bytes() for path in found}
+    study = study_named(KILLED)
+    whole = len(study.cells["tiny"]) * len(study.seeds["tiny"])
+    assert 2 <= len(before) < whole
+    done = []
+    again = studies.run(
+        KILLED,
+        tmp_path / "run",
+        scale="tiny",
+        engine=Serial(),
+        progress=lambda _, line: done.append(line),
+    )
+    assert len(done) == whole - len(before)
+    assert len(again.records) == whole == len({record.key for record in again.records})
+    # the date of writing and the CPU time are part of a record: these were not written again
+    assert all(path.read_bytes() == text for path, text in before.items())
+    places = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert not [path for path in places if ".tmp" in path.name], "half-written files stay"
+
+
+def test_records_that_no_cell_of_today_wrote_are_set_aside(copied, monkeypatch):
+    from dataclasses import replace
+
+    from coset.studies import running
+
+    newer = replace(study_named(NAME), revision=99)
+    monkeypatch.setattr(running, "study_named", lambda name: newer)
+    found = studies.run(NAME, copied, scale="tiny", seeds=[0], engine=Serial())
+    assert [(record.seed, record.revision) for record in found.records] == [(0, 99)]
+    assert len(list((copied / "records" / NAME / "old").glob("*.json"))) == 3
 
 
 @pytest.mark.parametrize(

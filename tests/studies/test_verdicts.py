@@ -94,7 +94,13 @@ def test_mixed_changed_and_disagreeing_records_are_not_judged():
     older = [*good[:2], record(2, 2.0, revision=0)]
     changed = [*good[:2], replace(good[2], values={"x": 9.0, "same": 0.0})]
     clashing = [*good, record(2, 5.0)]
-    for records, word in ((older, "mixed"), (changed, "changed"), (clashing, "disagree")):
+    stray = [*good[:2], record(2, 2.0, parameters={"size": 3})]
+    for records, word in (
+        (older, "mixed"),
+        (changed, "changed"),
+        (clashing, "disagree"),
+        (stray, "no cell"),
+    ):
         verdict = judge(study(SIGN), records, "small")[0]
         assert verdict.verdict == "undecided"
         assert word in verdict.why

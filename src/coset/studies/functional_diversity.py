@@ -1,12 +1,30 @@
 """Functional diversity: are independently trained networks different functions?"""
 
 from coset.studies.settings import DIGITS, LAURENT, OPTUNETS
-from coset.studies.study import Cell, Claim, Control, Exhibit, Panel, Series, Study
+from coset.studies.study import (
+    Cell,
+    Claim,
+    Control,
+    Exhibit,
+    Panel,
+    Parameters,
+    Series,
+    Study,
+    TableExhibit,
+)
 
 _FIGURE = "poster, figure 'functional diversity' (CIFAR-100, ResNet-18, 499,500 pairs)"
 
 _DIGITS = DIGITS | {"held_out": [8, 9]}
 """8 and 9 are the outliers."""
+
+_SETS: tuple[tuple[str, Parameters], ...] = (
+    ("Fashion-MNIST", {"outliers": "fashion_mnist"}),
+    ("KMNIST", {"outliers": "kmnist"}),
+    ("notMNIST", {"outliers": "notmnist"}),
+    ("classes held out", {"held_out": _DIGITS["held_out"]}),
+)
+"""Unknown data; at each scale some of them."""
 
 STUDY = Study(
     name="functional-diversity",
@@ -23,12 +41,13 @@ STUDY = Study(
     cells={
         "tiny": (Cell("pairs", {**_DIGITS, "members": 6, "epochs": 6}, 1.0),),
         "demo": (Cell("pairs", {**_DIGITS, "members": 40, "epochs": 20}, 5.0),),
-        "small": (
+        "small": tuple(
             Cell(
-                "pairs",
-                {**OPTUNETS, "test": 1000, "outliers": "fashion_mnist", "members": 60},
-                40.0,
-            ),
+                name,
+                {**OPTUNETS, "test": 1000, "outliers": name, "members": 60},
+                10.0,
+            )
+            for name in ("fashion_mnist", "kmnist", "notmnist")
         ),
         "paper": (
             Cell(
@@ -46,7 +65,8 @@ STUDY = Study(
     },
     seeds={"tiny": (0, 1, 2), "demo": (0, 1, 2), "small": (0, 1, 2), "paper": (0,)},
     shrunk=(
-        "OptuNets on MNIST against Fashion-MNIST stand for ResNet-18 on CIFAR-100 against SVHN; "
+        "OptuNets on MNIST against Fashion-MNIST, KMNIST and notMNIST stand for ResNet-18 on "
+        "CIFAR-100 against SVHN; "
         "60 networks a seed (1,770 pairs), 1,000 pictures of each set."
     ),
     claims=(
@@ -129,25 +149,48 @@ STUDY = Study(
         ),
     ),
     exhibits=(
+        TableExhibit(
+            "numbers",
+            "all pairs, against",
+            "Mutual information of a pair in nats, and its coefficient of variation over pairs. "
+            "The error of the correlation is a bootstrap over networks, as pairs share them.",
+            tuple((label, "", where) for label, where in _SETS),
+            (
+                ("test data", "inlier_mean"),
+                ("unknown data", "outlier_mean"),
+                ("variation, test", "inlier_variation"),
+                ("variation, unknown", "outlier_variation"),
+                ("Pearson", "pearson"),
+                ("its error", "pearson_standard_error"),
+                ("Spearman", "spearman"),
+                ("identical pair", "control_identical"),
+            ),
+            _FIGURE,
+            (("published: SVHN", "0.1075", "0.227", "0.013", "0.105", "weak", "–", "–", "–"),),
+        ),
         Exhibit(
             "pairs",
             "Diversity of all pairs",
             "Left: mutual information of each pair of networks on test data and on unknown data; "
-            "none is near zero. Right: the same pairs, one dot each: if the left coordinate "
-            "foretold the other, the dots would lie on a line.",
+            "none is near zero. Right: the joint density of the same pairs, unknown data being "
+            "Fashion-MNIST or held-out classes: if one foretold the other, they would lie on a "
+            "line.",
             (
                 Panel(
                     "histogram",
                     (
                         Series("test data", "pairs_inlier"),
-                        Series("unknown data", "pairs_outlier"),
+                        *(Series(label, "pairs_outlier", cells=where) for label, where in _SETS),
                     ),
                     x="mutual information of a pair (nats)",
                     y="share of pairs",
                 ),
                 Panel(
-                    "points",
-                    (Series("", "pairs_inlier", "pairs_outlier"),),
+                    "density",
+                    tuple(
+                        Series("", "pairs_inlier", "pairs_outlier", where)
+                        for _, where in (_SETS[0], _SETS[-1])
+                    ),
                     x="on test data (nats)",
                     y="on unknown data (nats)",
                 ),

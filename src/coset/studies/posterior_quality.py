@@ -201,11 +201,24 @@ STUDY = Study(
             cells={"part": "toy"},
         ),
         Claim(
-            "toy: scales were most of the spread",
-            "Removing scales shrinks the spread of the outgoing weights' logarithms.",
+            "toy: as trained, arcs",
+            "As trained, networks whose two units have one sign lie on arcs around the origin: "
+            "the length of the two weights varies less than the sum of their sizes (ratio of "
+            "interquartile ranges over medians).",
             LAURENT,
             _TOY,
-            "toy_spread",
+            "toy_arc",
+            side="below",
+            bound=1.0,
+            cells={"part": "toy"},
+        ),
+        Claim(
+            "toy: without scales, straight edges",
+            "With scales removed they lie on the edges of a diamond: now the sum varies less than "
+            "the length.",
+            LAURENT,
+            _TOY,
+            "toy_edge",
             side="below",
             bound=1.0,
             cells={"part": "toy"},
@@ -214,7 +227,8 @@ STUDY = Study(
     controls=(
         Control(
             "planted symmetry copy",
-            "a sample moved by random symmetries has no MMD to itself once symmetries are removed",
+            "a sample moved by random symmetries is the same sample once symmetries are removed "
+            "(largest difference of a weight)",
             "control_copy",
             1e-4,
         ),
@@ -225,10 +239,10 @@ STUDY = Study(
             1e-6,
         ),
         Control(
-            "toy: sorted",
-            "after scales and permutations no network lies below the diagonal (share)",
-            "control_below",
-            0.0,
+            "toy: the same functions",
+            "removing scales and permutations leaves the outputs of the toy networks as they are",
+            "control_toy",
+            1e-9,
         ),
     ),
     exhibits=(
@@ -268,13 +282,14 @@ STUDY = Study(
         Exhibit(
             "toy",
             "A posterior one can draw",
-            "Two outgoing weights of a network with two hidden units, for many trainings. Left: as "
-            "trained. Middle: scales removed, the arcs collapse. Right: permutations removed as "
-            "well, exactly one half remains.",
+            "Two outgoing weights of a network with two hidden units, for many trainings; yellow "
+            "where many networks lie. Left: as trained, arcs of a circle and two clouds. Middle: "
+            "scales removed, the arcs are edges of a diamond. Right: permutations removed as well, "
+            "one half remains. A few networks lie outside the window.",
             (
-                Panel("points", (Series("", "first", "second"),), "as trained", "ω₁", "ω₂"),
+                Panel("density", (Series("", "first", "second"),), "as trained", "ω₁", "ω₂"),
                 Panel(
-                    "points",
+                    "density",
                     (Series("", "first_scaled", "second_scaled"),),
                     "scales removed",
                     "ω₁",
@@ -282,7 +297,7 @@ STUDY = Study(
                     diagonal=True,
                 ),
                 Panel(
-                    "points",
+                    "density",
                     (Series("", "first_sorted", "second_sorted"),),
                     "scales and permutations removed",
                     "ω₁",

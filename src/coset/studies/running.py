@@ -15,7 +15,7 @@ from coset.progress import reporting
 from coset.studies.records import Record, finite, write_record
 from coset.studies.registry import check_scale, study_named
 from coset.studies.runs import Run, begin
-from coset.studies.study import Cell, key_of
+from coset.studies.study import Cell, Study, key_of
 
 if TYPE_CHECKING:
     from coset.vocabulary import Progress
@@ -153,7 +153,22 @@ def run(
             "needed all of them",
             "what was computed stays: mend the cause and run the study again",
         )
+    _set_aside(place, study)
     return Run.open(place)
+
+
+def _set_aside(folder: Path, study: Study) -> None:
+    """Moves records that no cell of today's study would write out of the way, into ``old``.
+
+    They are of another revision, of other parameters, or of other data.
+    """
+    for record in _readable(folder, study.name):
+        cells = [cell for cell in study.cells[record.scale] if cell.name == record.cell]
+        if any(record.key == _key(study.name, c, record.seed, study.revision) for c in cells):
+            continue
+        place = folder / "records" / study.name
+        (place / "old").mkdir(exist_ok=True)
+        (place / record.file_name).replace(place / "old" / record.file_name)
 
 
 def _key(study: str, cell: Cell, seed: int, revision: int) -> str:

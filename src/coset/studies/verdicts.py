@@ -68,6 +68,8 @@ def _mixed(study: Study, records: Sequence[Record]) -> str:
     if len(revisions) > 1:
         listed = " and ".join(map(str, revisions))
         return f"records of revisions {listed} are mixed: run the study again"
+    if (stray := _stray(study, records)) is not None:
+        return f"the record {stray.name} is of no cell that the study has: run the study again"
     changed = [record for record in records if record.is_changed]
     if changed:
         return f"the record {changed[0].name} was changed after it was written: run it again"
@@ -76,6 +78,15 @@ def _mixed(study: Study, records: Sequence[Record]) -> str:
     if revisions != [study.revision]:
         return f"records are of revision {revisions[0]}, the study of {study.revision}"
     return ""
+
+
+def _stray(study: Study, records: Sequence[Record]) -> Record | None:
+    """A record whose cell the study no longer has, or has with other parameters."""
+    for record in records:
+        mine = [cell for cell in study.cells.get(record.scale, ()) if cell.name == record.cell]
+        if not any(dict(cell.parameters) == dict(record.parameters) for cell in mine):
+            return record
+    return None
 
 
 def disagreeing(records: Sequence[Record]) -> list[tuple[Record, Record]]:

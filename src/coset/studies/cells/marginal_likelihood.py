@@ -26,6 +26,7 @@ from coset.inference.training.schedules import Constant
 from coset.posterior.linearised import Linearised
 from coset.posterior.predict import MonteCarlo
 from coset.predictor import Predictor, fit
+from coset.studies.cells.hessian_point import compare_points
 from coset.studies.cells.networks import seeded
 from coset.weights.network import assign, weights_of
 
@@ -37,7 +38,13 @@ _GRID = torch.logspace(-4, 4, 41, dtype=torch.float64)
 
 def compute(parameters: Mapping[str, Any], *, seed: int, folder: Path) -> dict[str, Any]:
     """One part of the study."""
-    parts = {"toy": _toy, "training": _training, "scale": _scale, "depth": _depth}
+    parts = {
+        "toy": _toy,
+        "training": _training,
+        "scale": _scale,
+        "depth": _depth,
+        "hessian": compare_points,
+    }
     return parts[str(parameters["part"])](parameters, seed)
 
 

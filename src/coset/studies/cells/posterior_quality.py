@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from coset.bayes.likelihood import Bernoulli
@@ -201,20 +201,35 @@ def _toy(count: int, seed: int) -> dict[str, Any]:
     before = _last(stack)
     # the paper's norm of three, which is for looks: outgoing weights shrink by it
     scalings: tuple[Kind, ...] = ("scalings",)
-    scaled = _last(canonicalise(group, stack, kinds=scalings)) / 3
-    ordered = scaled.sort(-1).values
-    below = float((ordered[:, 1] < ordered[:, 0]).double().mean())
-    return {
+    canonical = canonicalise(group, stack, kinds=scalings)
+    scaled = _last(canonical) / 3
+    # by outgoing weights, the paper's order in this figure
+    order = scaled.argsort(-1)
+    ordered = scaled.gather(-1, order)
+    plain = _in_order(canonical, order)
+    after = apply_members(problem.network, plain, inputs)
+    outputs = apply_members(problem.network, stack, inputs)
+    values: dict[str, Any] = {
         "kept": len(before),
-        "first": before[:_SHOWN, 0].tolist(),
-        "second": before[:_SHOWN, 1].tolist(),
-        "first_scaled": scaled[:_SHOWN, 0].tolist(),
-        "second_scaled": scaled[:_SHOWN, 1].tolist(),
-        "first_sorted": ordered[:_SHOWN, 0].tolist(),
-        "second_sorted": ordered[:_SHOWN, 1].tolist(),
         "toy_above": float((scaled[:, 1] > scaled[:, 0]).double().mean()),
-        "toy_spread": _spread(scaled) / _spread(before),
-        "control_below": below,
+        "toy_arc": _spread(before, 2) / _spread(before, 1),
+        "toy_edge": _spread(scaled, 1) / _spread(scaled, 2),
+        "control_toy": float((after - outputs).abs().max() / outputs.abs().max()),
+    }
+    for name, pairs in (("", before), ("_scaled", scaled), ("_sorted", ordered)):
+        shown = pairs[(pairs.abs() <= 4).all(-1)][:_SHOWN]  # the paper's window
+        values[f"first{name}"], values[f"second{name}"] = shown.T.tolist()
+    return values
+
+
+def _in_order(stack: Weights, order: Int[Tensor, "m 2"]) -> Weights:
+    """The toy's networks with their two units in some order."""
+    wide = order.unsqueeze(-1).expand(-1, -1, 2)
+    return {
+        "0.weight": stack["0.weight"].gather(1, wide),
+        "0.bias": stack["0.bias"].gather(1, order),
+        "2.weight": stack["2.weight"].gather(2, order.unsqueeze(1)),
+        "2.bias": stack["2.bias"],
     }
 
 
@@ -222,6 +237,11 @@ def _last(stack: Weights) -> Float[Tensor, "m 2"]:
     return stack["2.weight"][:, 0]
 
 
-def _spread(pairs: Float[Tensor, "m 2"]) -> float:
-    """Standard deviation of the logarithm of the length."""
-    return float(pairs.norm(dim=1).log().std())
+def _spread(pairs: Float[Tensor, "m 2"], order: int) -> float:
+    """Interquartile range over median of a norm, of networks whose two units have one sign.
+
+    The norm of order 2 is constant on a circle, that of order 1 on the edges of a diamond.
+    """
+    norms = pairs[pairs.prod(-1) > 0].norm(order, dim=-1)
+    low, middle, high = norms.quantile(norms.new_tensor([0.25, 0.5, 0.75])).tolist()
+    return float((high - low) / middle)
