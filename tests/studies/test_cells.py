@@ -11,10 +11,10 @@ from coset.studies import names, run
 from coset.studies.cells.data import checksum, pictures
 from coset.studies.cells.marginal_likelihood import curve
 from coset.studies.cells.networks import along_training, problem_of, trained
-from coset.studies.exhibits import charts_of, rows_of
+from coset.studies.exhibits import charts_of, explored_by, rows_of
 from coset.studies.registry import study_named
 from coset.studies.settings import DESCENT, DIGITS
-from coset.studies.study import Exhibit, TableExhibit
+from coset.studies.study import Exhibit, ExplorerExhibit, TableExhibit
 from coset.zoo import populate, read_recipe
 
 
@@ -41,6 +41,27 @@ def test_every_study_runs_and_its_controls_hold(name, folder):
             rows = [r for r in exhibit.rows if any(c.fits(r[2]) for c in study.cells["tiny"])]
             assert rows
             assert len(rows_of(exhibit, records)) == len(rows), exhibit.name
+        if isinstance(exhibit, ExplorerExhibit):
+            assert explored_by(exhibit, records) is not None, exhibit.name
+
+
+def test_each_pair_of_networks_has_its_paths_and_permutations(folder):
+    records = run("rebasin-barriers", folder, scale="tiny", seeds=[0], engine=Serial()).records
+    values = next(r for r in records if r.cell == "pairs").values
+    assert len(values["pairs"]) == 6  # of four networks
+    everything = zip(values["losses"], values["permutations"], values["alike"], strict=True)
+    for losses, tables, alike in everything:
+        assert len(losses) == 2 ** len(values["factors"]) == 4
+        for choice in losses:  # whatever is moved, the ends compute the same functions
+            assert choice[0] == pytest.approx(losses[0][0], rel=1e-3)
+            assert choice[-1] == pytest.approx(losses[0][-1], rel=1e-3)
+        assert max(losses[-1]) < max(losses[0])
+        for table, told in zip(tables, alike, strict=True):
+            places = range(len(table))
+            assert sorted(table) == list(places)
+            matched = sum(told[k][table[k]] for k in places)
+            assert matched > sum(told[k][k] for k in places)
+            assert matched > sum(told[table[k]][k] for k in places)  # and not the other way round
 
 
 def test_networks_are_trained_once_for_all_studies_of_a_run(tmp_path):

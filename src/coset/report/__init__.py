@@ -1,5 +1,6 @@
 """Reports: numbers in, one self-contained page out."""
 
+from coset.report.page import Explorer as Explorer
 from coset.report.page import Figure as Figure
 from coset.report.page import Gallery as Gallery
 from coset.report.page import Headline as Headline

@@ -89,6 +89,33 @@ def as_csv(charts: Sequence[Chart]) -> str:
     return text.getvalue()
 
 
+def nested_as_csv(numbers: Mapping[str, Any]) -> str:
+    """Numbers and nested lists of them, a row each.
+
+    >>> print(nested_as_csv({"losses": [[0.5, 0.25]], "name": "a"}), end="")
+    quantity,place,value
+    losses,1.1,0.5
+    losses,1.2,0.25
+    name,,a
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["quantity", "place", "value"])
+    for name, value in numbers.items():
+        for place, part in _leaves(value):
+            writer.writerow([name, ".".join(map(str, place)), _short(part)])
+    return text.getvalue()
+
+
+def _leaves(value: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
+    if not isinstance(value, list | tuple):
+        yield (), value
+        return
+    for number, part in enumerate(value, 1):
+        for place, leaf in _leaves(part):
+            yield (number, *place), leaf
+
+
 def _rows(curve: Curve) -> Iterator[tuple[Any, Any, Any]]:
     if curve.matrix:
         for y, line in zip(curve.y, curve.matrix, strict=True):

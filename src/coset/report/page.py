@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from coset.files import write_text
+from coset.report.scripts import explorer_scripts, fingerprint
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,12 @@ class Figure:
     @property
     def address(self) -> str:
         """The numbers as a data address."""
-        return "data:text/csv;charset=utf-8," + quote(self.csv)
+        return data_address(self.csv)
+
+
+def data_address(csv: str) -> str:
+    """Numbers as an address that holds them."""
+    return "data:text/csv;charset=utf-8," + quote(csv)
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,39 @@ class Gallery:
 
 
 @dataclass(frozen=True)
+class Explorer:
+    """Something that the reader can try: what is drawn follows what is picked.
+
+    Attributes:
+        kind: Who draws it: a name in ``KINDS`` of ``templates/explorers.js``.
+        data: The numbers, as JSON values.
+        caption: What to see.
+        title: Above it.
+        csv: The numbers, to be kept by whoever reads the page.
+        name: Different for each explorer of a page.
+        facts: What the numbers were made from, such as the names of records.
+    """
+
+    kind: str
+    data: Mapping[str, Any]
+    caption: str = ""
+    title: str = ""
+    csv: str = ""
+    name: str = "explorer"
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        """The numbers as a data address."""
+        return data_address(self.csv)
+
+    @property
+    def embedded(self) -> dict[str, Any]:
+        """What the page holds of it."""
+        return {**self.data, "facts": dict(self.facts)}
+
+
+@dataclass(frozen=True)
 class Section:
     """A heading, a few words, and what is shown under them.
 
@@ -94,6 +133,7 @@ class Section:
         text: Below it.
         tables: First.
         figures: Then.
+        explorers: Then.
         galleries: Last.
         notes: What a reader must know, above all of it.
         small: Lines at the end, in small print.
@@ -104,6 +144,7 @@ class Section:
     text: str = ""
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
+    explorers: Sequence[Explorer] = ()
     galleries: Sequence[Gallery] = ()
     notes: Sequence[str] = ()
     small: Sequence[str] = ()
@@ -145,8 +186,20 @@ def render(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    template = environment.get_template("report.html")
-    return template.render(page=page, numbers=_as_json(page.numbers))
+    explored = any(section.explorers for section in page.sections)
+    scripts = explorer_scripts() if explored else ()
+    return environment.get_template("report.html").render(
+        page=page,
+        numbers=_as_json(page.numbers),
+        scripts=scripts,
+        policy=_policy(scripts),
+    )
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """What the page may do: show what is in it, run exactly these scripts, and load nothing."""
+    allowed = f"; script-src {' '.join(map(fingerprint, scripts))}" if scripts else ""
+    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:{allowed}"
 
 
 def _as_json(value: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from coset.report.charts import Chart, Curve
 from coset.studies.records import Record
-from coset.studies.study import Exhibit, Panel, Parameters, Series, TableExhibit
+from coset.studies.study import Exhibit, ExplorerExhibit, Panel, Parameters, Series, TableExhibit
 
 _DASH = "–"
 
@@ -44,6 +44,19 @@ def shown_by(exhibit: Exhibit, records: Sequence[Record]) -> list[str]:
             for where, name in wanted
             if _fits(record, where) and record.look_up(name) is not None
         }
+    )
+
+
+def explored_by(exhibit: ExplorerExhibit, records: Sequence[Record]) -> Record | None:
+    """The record that an explorer shows: that of the first seed that has all it needs."""
+    return next(
+        (
+            record
+            for record in sorted(records, key=lambda record: record.seed)
+            if _fits(record, exhibit.cells)
+            and all(record.values.get(name) is not None for name in exhibit.quantities)
+        ),
+        None,
     )
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from coset.errors import CosetError
-from coset.report import Figure, Headline, Page, Section, Table, write_page
-from coset.report.charts import as_csv, draw_charts
-from coset.studies.exhibits import charts_of, rows_of, shown_by
+from coset.report import Explorer, Figure, Headline, Page, Section, Table, write_page
+from coset.report.charts import as_csv, draw_charts, nested_as_csv
+from coset.studies.exhibits import charts_of, explored_by, rows_of, shown_by
 from coset.studies.records import Record
 from coset.studies.runs import Run
-from coset.studies.study import Claim, Exhibit, Study, TableExhibit
+from coset.studies.study import Claim, Exhibit, ExplorerExhibit, Study, TableExhibit
 from coset.studies.verdicts import Verdict, Word
 from coset.version import __version__
 
@@ -147,6 +147,7 @@ def study_section(run: Run, study: Study) -> Section:
     exhibits = study.exhibits
     tables = [_table(e, agreed) for e in exhibits if isinstance(e, TableExhibit)]
     figures = [_figure(study, e, agreed) for e in exhibits if isinstance(e, Exhibit)]
+    explorers = [_explorer(study, e, agreed) for e in exhibits if isinstance(e, ExplorerExhibit)]
     return Section(
         study.title,
         study.question,
@@ -156,6 +157,7 @@ def study_section(run: Run, study: Study) -> Section:
             *_both(run, study),
         ],
         figures=[figure for figure in figures if figure is not None],
+        explorers=[explorer for explorer in explorers if explorer is not None],
         notes=[*run.cautions(study), *_warnings(records)],
         small=_small_print(run, study, records),
         anchor=study.name,
@@ -185,6 +187,22 @@ def _figure(study: Study, exhibit: Exhibit, records: Sequence[Record]) -> Figure
         exhibit.title,
         as_csv(charts),
         name,
+    )
+
+
+def _explorer(study: Study, exhibit: ExplorerExhibit, records: Sequence[Record]) -> Explorer | None:
+    record = explored_by(exhibit, records)
+    if record is None:
+        return None
+    data = {name: record.values[name] for name in exhibit.quantities}
+    return Explorer(
+        exhibit.kind,
+        data,
+        exhibit.caption,
+        exhibit.title,
+        nested_as_csv(data),
+        f"{study.name}-{exhibit.name}",
+        {"study": study.name, "revision": study.revision, "records": [record.name]},
     )
 
 

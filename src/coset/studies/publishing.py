@@ -16,7 +16,7 @@ from coset.studies.records import write_record
 from coset.studies.registry import names, study_named
 from coset.studies.runs import Run, begin
 from coset.studies.settings import ANTORAN, LAURENT, XIAO
-from coset.studies.study import Exhibit, Study, TableExhibit
+from coset.studies.study import Exhibit, ExplorerExhibit, Study, TableExhibit
 
 _VERDICTS = "verdicts.json"
 
@@ -151,8 +151,10 @@ def papers() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _shown(name: str, exhibit: Exhibit | TableExhibit) -> str:
+def _shown(name: str, exhibit: Exhibit | TableExhibit | ExplorerExhibit) -> str:
     """Where an exhibit can be seen."""
+    if isinstance(exhibit, ExplorerExhibit):
+        return "to try, on the page of `coset report`"
     if isinstance(exhibit, TableExhibit):
         return "table, on the page of `coset report`"
     if name not in published()["seeds"]:

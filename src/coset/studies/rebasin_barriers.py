@@ -3,7 +3,16 @@
 from typing import Any
 
 from coset.studies.settings import DIGITS, XIAO
-from coset.studies.study import Cell, Claim, Control, Exhibit, Panel, Series, Study
+from coset.studies.study import (
+    Cell,
+    Claim,
+    Control,
+    Exhibit,
+    ExplorerExhibit,
+    Panel,
+    Series,
+    Study,
+)
 
 _COUNTS = "poster, figure 3, left (784-512-10 perceptron on MNIST)"
 _PATHS = "poster, figures 2 and 3, right"
@@ -37,6 +46,12 @@ def _cells(
     )
 
 
+def _pairs(base: dict[str, Any]) -> Cell:
+    """Four small networks of two hidden layers: two permutations to look at for each pair."""
+    small = {"hidden": [16, 16], "members": 4, "points": 21, "epochs": 20, "rate": 0.01}
+    return Cell("pairs", base | _MOMENTUM | small | {"part": "pairs", "decay": 0.0}, 4.0)
+
+
 STUDY = Study(
     name="rebasin-barriers",
     title="Re-basin: training keeps the permutation between networks, and undoing it levels paths",
@@ -50,16 +65,25 @@ STUDY = Study(
     revision=1,
     compute="coset.studies.cells.rebasin_barriers:compute",
     cells={
-        "tiny": _cells(DIGITS | {"hidden": [32]}, [1, 16, 31], 4, [0, 1, 3], 2.0),
-        "demo": _cells(
-            DIGITS | {"hidden": [64]},
-            [1, 4, 8, 16, 24, 32, 40, 48, 56, 63],
-            20,
-            [0, 1, 2, 4, 8, 16, 24],
-            8.0,
+        "tiny": (
+            *_cells(DIGITS | {"hidden": [32]}, [1, 16, 31], 4, [0, 1, 3], 2.0),
+            _pairs(DIGITS),
         ),
-        "small": _cells(
-            _SMALL, [1, 4, 8, 16, 24, 32, 40, 48, 56, 63], 20, [0, 1, 2, 3, 5, 8, 12, 20], 45.0
+        "demo": (
+            *_cells(
+                DIGITS | {"hidden": [64]},
+                [1, 4, 8, 16, 24, 32, 40, 48, 56, 63],
+                20,
+                [0, 1, 2, 4, 8, 16, 24],
+                8.0,
+            ),
+            _pairs(DIGITS),
+        ),
+        "small": (
+            *_cells(
+                _SMALL, [1, 4, 8, 16, 24, 32, 40, 48, 56, 63], 20, [0, 1, 2, 3, 5, 8, 12, 20], 45.0
+            ),
+            _pairs(_SMALL),
         ),
         "paper": _cells(
             {"data": "mnist", "network": "mlp", "hidden": [512], "batch": 64},
@@ -244,6 +268,21 @@ STUDY = Study(
                 ),
             ),
             "figure 3, right",
+        ),
+        ExplorerExhibit(
+            "pick",
+            "pair",
+            "Pick two networks: the path between them, and their permutation layer by layer",
+            "Networks trained alone, from the first seed. The path: loss on the straight line "
+            "from one network to the other. Move the second network by the permutation of one "
+            "layer, or of both: either alone may help little. The squares: how units of one "
+            "network correlate with those of the other on test pictures; re-based, units that do "
+            "the same stand in the same place, on the diagonal.",
+            (
+                *("networks", "accuracies", "factors", "pairs", "points", "losses", "errors"),
+                *("permutations", "alike"),
+            ),
+            {"part": "pairs"},
         ),
     ),
 )

@@ -174,6 +174,28 @@ class TableExhibit:
 
 
 @dataclass(frozen=True)
+class ExplorerExhibit:
+    """Something to try on the page, with the numbers of the first seed's record.
+
+    Attributes:
+        name: Different for each exhibit of a study.
+        kind: Which explorer; see :class:`coset.report.Explorer`.
+        title: Above it.
+        caption: What to see.
+        quantities: The names of its numbers in the record's values.
+        cells: The cells it may take them from.
+    """
+
+    name: str
+    kind: str
+    title: str
+    caption: str
+    quantities: tuple[str, ...]
+    cells: Parameters = field(default_factory=dict)
+    where: str = ""
+
+
+@dataclass(frozen=True)
 class Study:
     """A published comparison that can be run again.
 
@@ -202,7 +224,7 @@ class Study:
     seeds: Mapping[str, tuple[int, ...]]
     claims: tuple[Claim, ...]
     controls: tuple[Control, ...]
-    exhibits: tuple[Exhibit | TableExhibit, ...]
+    exhibits: tuple[Exhibit | TableExhibit | ExplorerExhibit, ...]
     shrunk: str = ""
 
     def cell(self, scale: str, name: str) -> Cell:

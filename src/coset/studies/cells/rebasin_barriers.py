@@ -1,13 +1,14 @@
-"""Planted transpositions through training, and losses along paths between networks."""
+"""Planted transpositions through training, losses along paths, and pairs to be explored."""
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from coset.alignment.barrier import barrier
 from coset.alignment.interpolation import interpolate
@@ -15,7 +16,13 @@ from coset.alignment.match import match
 from coset.alignment.transpositions import permutation_with_transpositions
 from coset.inference.ensemble import DeepEnsemble
 from coset.studies.cells.data import pictures
-from coset.studies.cells.networks import module_of, problem_of, recipe_of, seeded
+from coset.studies.cells.networks import (
+    accuracies,
+    module_of,
+    problem_of,
+    recipe_of,
+    seeded,
+)
 from coset.symmetry.discover import discover
 from coset.symmetry.elements import Element
 from coset.symmetry.group import SymmetryGroup
@@ -25,8 +32,8 @@ from coset.weights.stacking import stack, unstack
 
 def compute(parameters: Mapping[str, Any], *, seed: int, folder: Path) -> dict[str, Any]:
     """One part of the study."""
-    part = _transpositions if parameters["part"] == "transpositions" else _paths
-    return part(parameters, seed)
+    parts = {"transpositions": _transpositions, "paths": _paths, "pairs": _pairs}
+    return parts[str(parameters["part"])](parameters, seed)
 
 
 def _only_permutations(module: nn.Module, example: Tensor) -> SymmetryGroup:
@@ -151,3 +158,78 @@ def _paths(parameters: Mapping[str, Any], seed: int) -> dict[str, Any]:
         "transpositions": result.transpositions,
         "control_scrambled": _scrambled(group, a, seed),
     }
+
+
+def _pairs(parameters: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Every pair of a few networks: its permutation, factor by factor, and losses between the two.
+
+    The losses are those after each choice of factors: choice ``c`` moves the second network by the
+    permutations of the factors whose bit is set in ``c``.
+    """
+    data, module, problem = pictures(parameters), module_of(parameters), problem_of(parameters)
+    group = _only_permutations(module, data.test[0][:1])
+    method = DeepEnsemble(members=int(parameters["members"]), base=recipe_of(parameters))
+    networks = unstack(method.fit(problem, generator=seeded(seed, "pairs")).stack)
+    factors = group.permutations
+    points = int(parameters["points"])
+    answers = [[_answers(module, w, f.name, data.test[0]) for f in factors] for w in networks]
+    pairs = list(combinations(range(len(networks)), 2))
+    losses, errors, tables, alike = [], [], [], []
+    for i, j in pairs:
+        a, b = networks[i], networks[j]
+        found = match(group, b, to=a).element.permutations
+        chosen = [_chosen(group, found, choice) for choice in range(2 ** len(factors))]
+        paths = [barrier(module, a, group.act(e, b), data.test, points=points) for e in chosen]
+        losses.append([_rounded(path.loss) for path in paths])
+        errors.append([_rounded(path.error) for path in paths])
+        tables.append([found[factor.name].tolist() for factor in factors])
+        alike.append([_alike(answers[i][k], answers[j][k]) for k in range(len(factors))])
+    return {
+        "networks": [f"network {k + 1}" for k in range(len(networks))],
+        "accuracies": _rounded(accuracies(module, stack(networks), data)),
+        "factors": [factor.name for factor in factors],
+        "pairs": [list(pair) for pair in pairs],
+        "points": torch.linspace(0, 1, points, dtype=torch.float64).tolist(),
+        "losses": losses,
+        "errors": errors,
+        "permutations": tables,
+        "alike": alike,
+        "control_scrambled": _scrambled(group, networks[0], seed),
+    }
+
+
+def _alike(first: Tensor, second: Tensor) -> list[list[float]]:
+    """Correlation of each unit of one network with each of the other, over the same pictures."""
+    count = first.shape[1]
+    every = torch.corrcoef(torch.cat([first, second], 1).T.double())
+    return [_rounded(row) for row in every[:count, count:]]
+
+
+def _chosen(group: SymmetryGroup, found: Mapping[str, Tensor], choice: int) -> Element:
+    """The permutations of the factors whose bit is set, and the identity for the others."""
+    return Element(
+        {
+            factor.name: found[factor.name]
+            if choice >> place & 1
+            else torch.arange(factor.size).expand_as(found[factor.name])
+            for place, factor in enumerate(group.permutations)
+        },
+        {},
+    )
+
+
+def _answers(module: nn.Module, weights: Weights, layer: str, inputs: Tensor) -> Tensor:
+    """What each unit of a layer gives for each input, ``(n, units)``."""
+    kept = []
+    hook = module.get_submodule(layer).register_forward_hook(lambda *call: kept.append(call[-1]))
+    try:
+        with torch.no_grad():
+            functional_call(module, weights, (inputs,))
+    finally:
+        hook.remove()
+    return torch.cat(kept)
+
+
+def _rounded(values: Tensor) -> list[float]:
+    """Numbers as they are read off a chart."""
+    return [float(f"{value:.4g}") for value in values.tolist()]

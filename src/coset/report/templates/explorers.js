@@ -1,0 +1,203 @@
+// The explorers of a page. Each element with data-explorer="KIND" holds its numbers as JSON, and
+// draws what its reader picks. Every control is a native one, so a keyboard is enough.
+(() => {
+"use strict";
+
+const KINDS = { pair };
+
+function make(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key in made && typeof value !== "string") made[key] = value;
+    else made.setAttribute(key, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+function select(label, options, chosen, changed) {
+  const box = make("select");
+  options.forEach((text, place) => box.append(make("option", { value: String(place) }, text)));
+  box.value = String(chosen);
+  box.addEventListener("change", changed);
+  return [make("label", {}, make("span", {}, label), box), box];
+}
+
+function checkbox(label, checked, changed) {
+  const box = make("input", { type: "checkbox", checked });
+  box.addEventListener("change", changed);
+  return [make("label", { class: "check" }, box, label), box];
+}
+
+function slider(label, most, chosen, changed) {
+  const box = make("input", { type: "range", min: "0", max: String(most), step: "1" });
+  box.value = String(chosen);
+  box.addEventListener("input", changed);
+  return [make("label", {}, make("span", {}, label), box), box];
+}
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+const short = (value) => (value == null ? "–" : Number(value.toPrecision(3)).toString());
+
+// A drawing in a place of its own, as wide as there is room.
+function show(place, words, drawn) {
+  drawn.setAttribute("role", "img");
+  drawn.setAttribute("aria-label", words);
+  place.replaceChildren(drawn);
+}
+
+// ---- Two networks: the path between them, and the permutation of each factor --------------------
+
+function pair(root, data) {
+  const names = data.networks.map((name, k) => `${name}, ${(100 * data.accuracies[k]).toFixed(1)} % right`);
+  const measures = [["loss", "mean test loss", data.losses], ["errors", "share of wrong answers", data.errors]];
+  const middle = (data.points.length - 1) / 2;
+  const [firstLabel, first] = select("From", names, 0, () => keepApart(first, second));
+  const [secondLabel, second] = select("To", names, 1, () => keepApart(second, first));
+  const [measureLabel, measure] = select("Measured by", measures.map((m) => m[1]), 0, draw);
+  const [pointLabel, point] = slider("Point of the path", data.points.length - 1, middle, draw);
+  const boxes = data.factors.map((name, k) =>
+    checkbox(`${name} (${data.permutations[0][k].length} units)`, true, draw));
+  const moves = make("fieldset", {}, make("legend", {}, "Re-base these layers of the second network"),
+    ...boxes.map((pair) => pair[0]));
+  const said = make("p", { class: "said", "aria-live": "polite" });
+  const path = make("div", { class: "plot" });
+  const matrices = data.factors.map(() => make("div", { class: "plot" }));
+  root.append(
+    make("div", { class: "controls" }, firstLabel, secondLabel, measureLabel, pointLabel),
+    moves, said,
+    make("div", { class: "plots" }, make("div", { class: "wideplot" }, path), ...matrices));
+
+  function keepApart(changed, other) {
+    if (changed.value === other.value) other.value = String((Number(other.value) + 1) % names.length);
+    draw();
+  }
+
+  // The same pair the other way round has the path reversed, and the inverse permutations.
+  function picked() {
+    const [i, j] = [Number(first.value), Number(second.value)];
+    const back = i > j;
+    const row = data.pairs.findIndex(([a, b]) => a === Math.min(i, j) && b === Math.max(i, j));
+    const turn = (values) => (back ? [...values].reverse() : values);
+    const tables = data.permutations[row].map((table) => (back ? inverse(table) : table));
+    const alike = data.alike[row].map((matrix) => (back ? d3.transpose(matrix) : matrix));
+    return { i, j, row, turn, tables, alike };
+  }
+
+  function draw() {
+    const pair = picked();
+    const moved = boxes.map(([, box]) => box.checked);
+    const choice = moved.reduce((sum, on, k) => sum + (on ? 2 ** k : 0), 0);
+    const [, label, all] = measures[Number(measure.value)];
+    const lines = [
+      ["as trained", pair.turn(all[pair.row][0])],
+      ["all layers re-based", pair.turn(all[pair.row].at(-1))],
+      ["as picked", pair.turn(all[pair.row][choice])],
+    ];
+    const k = Number(point.value);
+    const t = data.points[k];
+    point.setAttribute("aria-valuetext", `t = ${short(t)}`);
+    const words = `From ${data.networks[pair.i]} to ${data.networks[pair.j]} at t = ${short(t)}, ${label}: ` +
+      lines.map(([name, values]) => `${short(values[k])} ${name}`).join(", ") + ".";
+    said.textContent = words;
+    drawPath(path, lines, t, label, words);
+    matrices.forEach((place, f) => drawMatrix(place, pair, f, moved[f]));
+  }
+
+  function drawPath(place, lines, t, label, words) {
+    const rows = lines.flatMap(([name, values]) => values.map((y, k) => ({ name, y, t: data.points[k] })));
+    const tones = [colour("soft"), colour("warm"), colour("accent")];
+    show(place, words, Plot.plot({
+      width: Math.max(260, place.clientWidth), height: 300, marginLeft: 48,
+      style: { background: "none", fontSize: "12px" },
+      x: { label: "t, from the first network to the second" }, y: { label, zero: true, grid: true, nice: true },
+      color: { domain: lines.map((line) => line[0]), range: tones },
+      marks: [
+        Plot.ruleX([t], { stroke: colour("soft"), strokeDasharray: "3 3" }),
+        Plot.lineY(rows, { x: "t", y: "y", stroke: "name", z: "name",
+          strokeWidth: (row) => (row.name === "as picked" ? 3 : 1.5) }),
+        Plot.dot(rows.filter((row) => row.t === t), { x: "t", y: "y", fill: "name", r: 4 }),
+        Plot.dot(rows.filter((row) => row.name === "as picked"), { x: "t", y: "y", fill: "name", r: 2.5 }),
+      ],
+    }));
+    place.append(legend(lines.map(([name], k) => [name, tones[k]])));
+  }
+
+  function drawMatrix(place, pair, f, moved) {
+    const table = pair.tables[f];
+    const size = table.length;
+    const order = moved ? table : d3.range(size);
+    const alike = pair.alike[f];
+    const rows = d3.cross(d3.range(size), d3.range(size), (y, x) => ({ y, x, r: alike[y][order[x]] }));
+    const diagonal = d3.mean(d3.range(size), (k) => alike[k][order[k]]);
+    const away = d3.count(table, (to, k) => (to === k ? NaN : 1));
+    const words = `${data.factors[f]}, ${moved ? "re-based" : "as trained"}: units in the same place ` +
+      `correlate ${short(diagonal)} on average. ` +
+      (moved ? `${away} of ${size} units moved, by ${size - cycles(table)} transpositions.` : "");
+    const width = Math.min(340, Math.max(220, place.clientWidth));
+    show(place, words, Plot.plot({
+      width, height: width, marginLeft: 34, marginBottom: 38, padding: 0,
+      style: { background: "none", fontSize: "12px" },
+      x: { label: "unit of the second network", tickFormat: (x) => String(order[x] + 1), type: "band",
+        ticks: d3.range(0, size, Math.ceil(size / 8)) },
+      y: { label: "unit of the first", tickFormat: (y) => String(y + 1), type: "band",
+        ticks: d3.range(0, size, Math.ceil(size / 8)) },
+      color: { domain: [-1, 0, 1], range: [colour("warm"), colour("paper"), colour("accent")], type: "linear" },
+      marks: [
+        Plot.cell(rows, { x: "x", y: "y", fill: "r", inset: 0.3, title: (d) =>
+          `unit ${d.y + 1} and unit ${order[d.x] + 1}: ${short(d.r)}` }),
+        Plot.cell(d3.range(size), { x: (k) => k, y: (k) => k, stroke: colour("ink"), strokeOpacity: 0.5, inset: 0.3 }),
+      ],
+    }));
+    place.prepend(make("h4", {}, `${data.factors[f]}, ${moved ? "re-based" : "as trained"}`));
+    place.append(make("p", { class: "note" }, words));
+  }
+
+  return draw;
+}
+
+function inverse(table) {
+  const found = new Array(table.length);
+  table.forEach((from, to) => { found[from] = to; });
+  return found;
+}
+
+function cycles(table) {
+  const seen = new Set();
+  let count = 0;
+  for (let k = 0; k < table.length; k += 1) {
+    if (seen.has(k)) continue;
+    count += 1;
+    for (let at = k; !seen.has(at); at = table[at]) seen.add(at);
+  }
+  return count;
+}
+
+function legend(entries) {
+  return make("ul", { class: "legend" }, ...entries.map(([name, tone]) => {
+    const mark = make("span", { class: "mark", "aria-hidden": "true" });
+    mark.style.background = tone;
+    return make("li", {}, mark, name);
+  }));
+}
+
+// ---- Start -----------------------------------------------------------------------------------------
+
+for (const root of document.querySelectorAll("[data-explorer]")) {
+  const data = JSON.parse(root.querySelector("script[type='application/json']").textContent);
+  root.querySelector(".plain")?.remove();
+  const draw = KINDS[root.dataset.explorer](root, data);
+  let width = -1;
+  new ResizeObserver(() => {
+    if (root.clientWidth !== width) {
+      width = root.clientWidth;
+      requestAnimationFrame(draw);
+    }
+  }).observe(root);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  matchMedia("print").addEventListener("change", () => requestAnimationFrame(draw));
+}
+})();
