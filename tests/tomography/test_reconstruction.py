@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.tomography.tomography_problems import QUICK, readings_of
@@ -7,11 +9,16 @@ from coset.metrics import peak_signal_to_noise
 from coset.tomography import (
     ByMarginalLikelihood,
     FanBeam,
+    NormalisedFeatures,
     ParallelBeam,
     Poisson,
     image_network,
     reconstruct,
 )
+from coset.tomography.evidence import Scales
+from coset.tomography.features import Features, whole_of
+from coset.tomography.observed import observe
+from coset.tomography.reconstruction import evidence_problem
 
 SCAN = ParallelBeam(14, 12)
 
@@ -114,3 +121,31 @@ def test_what_does_not_fit_into_memory_is_refused_or_left_out(made, result):
     )
     with pytest.raises(CosetError, match="GiB"):
         quickly(made.readings, memory=1 << 20)
+
+
+def test_the_g_prior_feels_every_weight_alike(made):
+    """Another network with the same function: one layer's filters times 8, the next divided."""
+    found = quickly(made.readings, prior=NormalisedFeatures())
+    assert found.tuned.blocks == ("all weights",)
+    assert len(found.tuned.scales.variances) == 1
+    assert peak_signal_to_noise(found.image, made.truth) > 15
+    observed = observe(made.readings, SCAN, "gaussian")
+    fitted = found.network
+    moved = dict(fitted.weights)
+    first, second = (f"inner.decoders.1.{name}.weight" for name in ("conv1", "conv2"))
+    moved[first] = 8 * moved[first]
+    moved["inner.decoders.1.conv1.bias"] = 8 * moved["inner.decoders.1.conv1.bias"]
+    moved[second] = moved[second] / 8
+    evidences = []
+    for weights in (fitted.weights, moved):
+        network = replace(fitted, weights=weights)
+        features = Features(network, whole_of(fitted.network))
+        rows = features.rows(observed.operator.adjoint(torch.eye(len(observed.values))))
+        features = features.measured(rows)
+        rows = features.in_units(rows)
+        mean_squares = torch.cat([each.double().square().mean(0).flatten() for each in rows])
+        torch.testing.assert_close(mean_squares.max(), torch.ones(()).double())
+        problem = evidence_problem(features, observed, None, rows, NormalisedFeatures())
+        scales = Scales(torch.tensor([1e-3]).double(), torch.tensor([torch.nan]), torch.ones(()))
+        evidences.append(float(problem.log_evidence(scales)))
+    assert evidences[0] == pytest.approx(evidences[1], rel=1e-3)

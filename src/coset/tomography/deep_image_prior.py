@@ -15,10 +15,12 @@ from torch.func import vmap
 
 from coset.errors import CosetError, require_counts, require_kinds
 from coset.models import unet
+from coset.posterior.random_masks import RandomMasks
 from coset.tomography.observed import Observed
 from coset.tomography.total_variation import total_variation
 from coset.vocabulary import Progress, Weights
 from coset.weights import Network, functionalise, stack, unstack
+from coset.weights.masks import DropoutSite, dropout_sites, split_masks
 
 _CHECKED, _WINDOW, _PATIENCE = 10, 20, 20
 """Steps from one look at the stack to the next; looks that a moving variance is taken over, and
@@ -114,24 +116,30 @@ class BoundedImage(nn.Module):
         return found
 
 
-def image_network(size: int, *, width: int | None = None) -> nn.Module:
+def image_network(size: int, *, width: int | None = None, dropout: float = 0.0) -> nn.Module:
     """The U-Net of the published study: three scales, skips of four channels, images from 0 up.
 
     Args:
         size: Pixels along a side; beyond 40 there is a scale more, beyond 80 another.
         width: Channels at every scale; ``None``: 32, or 16 beyond 40 pixels.
+        dropout: Probability that a channel is dropped after an activation.
 
     >>> sum(p.numel() for p in image_network(28).parameters() if p.ndim == 4)
     76608
     """
     scales = 3 + (size > 40) + (size > 80)
     channels = width or (32 if size <= 40 else 16)
+
+    def activation() -> nn.Module:
+        plain = nn.LeakyReLU(0.2)
+        return nn.Sequential(plain, nn.Dropout2d(dropout)) if dropout else plain
+
     inner = unet(
         widths=(channels,) * scales,
         skips=(4,) * (scales - 1),
         downsampling="strided",
         upsampling="bilinear",
-        activation="leaky_relu",
+        activation=activation,
         normalisation="none",
     )
     return BoundedImage(inner)
@@ -167,8 +175,11 @@ def fit_images(
         optimiser, settings.steps, settings.rate / 20
     )
     watch = _Watch(settings, [each.level for each in observed])
+    sites = mask_sites(network, {name: w[0] for name, w in weights.items()}, inputs[0])
+    masks = RandomMasks({name: w[0] for name, w in weights.items()}, sites)
     for step in range(settings.steps + 1):
-        outputs = _images(network, every, inputs)
+        drawn = split_masks(masks.sample(len(observed), generator=generator))[1] if sites else {}
+        outputs = _images(network, every | drawn, inputs)
         misfit = torch.stack(
             [
                 each.misfit(each.operator.forward(image.flatten()))
@@ -199,6 +210,14 @@ def fit_images(
         )
         for index, kept in enumerate(watch.kept)
     ]
+
+
+def mask_sites(
+    network: Network, weights: Weights, inputs: Float[Tensor, "1 1 size size"]
+) -> tuple[DropoutSite, ...]:
+    """The dropouts of a network for images."""
+    apply = lambda images: network.apply(weights, images)  # noqa: E731
+    return dropout_sites(apply, inputs, torch.cat([inputs, inputs]))
 
 
 def _images(network: Network, weights: Weights, inputs: Tensor) -> Tensor:

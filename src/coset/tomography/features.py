@@ -1,7 +1,7 @@
 """The network as a linear function of its filters: derivatives of pixels and of readings."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -50,6 +50,18 @@ def blocks_of(network: Network) -> tuple[Block, ...]:
     return tuple(Block(name, tuple(names), taps) for (name, taps), names in found.items())
 
 
+def whole_of(network: Network) -> tuple[Block]:
+    """All weights of :func:`blocks_of` as one block, each by itself.
+
+    >>> from coset.tomography.deep_image_prior import image_network
+    >>> from coset.weights import functionalise
+    >>> [block.taps for block in whole_of(functionalise(image_network(28)))]
+    [1]
+    """
+    names = tuple(name for name in network.layout.names if network.weights[name].ndim >= 2)
+    return (Block("all weights", names, 1),)
+
+
 @dataclass(frozen=True)
 class Features:
     """Derivatives of the image at the fitted weights.
@@ -57,10 +69,12 @@ class Features:
     Attributes:
         fitted: The network and its weights.
         blocks: The weights that are uncertain.
+        units: What each weight is measured in, block by block; ``None``: in itself.
     """
 
     fitted: Fitted
     blocks: tuple[Block, ...]
+    units: tuple[Float[Tensor, "filters taps"], ...] | None = None
 
     @property
     def count(self) -> int:
@@ -70,7 +84,29 @@ class Features:
 
     def weights(self) -> list[Float[Tensor, "filters taps"]]:
         """The fitted weights of each block."""
-        return [self._joined(block, self.fitted.weights)[0] for block in self.blocks]
+        found = [self._joined(block, self.fitted.weights)[0] for block in self.blocks]
+        if self.units is None:
+            return found
+        return [each / unit.to(each) for each, unit in zip(found, self.units, strict=True)]
+
+    def measured(self, rows: Sequence[Float[Tensor, "k filters taps"]]) -> "Features":
+        """Each weight in units of ``1 / √(mean square of its column)``: equally felt by all rows.
+
+        Args:
+            rows: Derivatives of what should feel them, in the weights themselves.
+        """
+        roots = [each.double().square().mean(0).sqrt() for each in rows]
+        most = max(float(each.max()) for each in roots)
+        units = tuple(each.clamp_min(1e-6 * most).reciprocal() for each in roots)
+        return replace(self, units=units)
+
+    def in_units(
+        self, rows: Sequence[Float[Tensor, "k filters taps"]]
+    ) -> list[Float[Tensor, "k filters taps"]]:
+        """Derivatives by weights as derivatives by weights in their units."""
+        if self.units is None:
+            return list(rows)
+        return [each * unit.to(each) for each, unit in zip(rows, self.units, strict=True)]
 
     def rows(self, cotangents: Float[Tensor, "k pixels"]) -> list[Float[Tensor, "k filters taps"]]:
         """``uᵀ J`` of each linear form of pixels, block by block."""
@@ -88,7 +124,7 @@ class Features:
         pull = vjp(lambda part: fitted.network.apply(part | self._rest, fitted.inputs), chosen)[1]
         for chunk in cotangents.to(fitted.inputs).split(_TOGETHER):
             found = vmap(lambda u: pull(u.reshape(1, 1, size, size))[0])(chunk)
-            yield [self._joined(block, found, len(chunk)) for block in self.blocks]
+            yield self.in_units([self._joined(block, found, len(chunk)) for block in self.blocks])
 
     def push(
         self, directions: Sequence[Float[Tensor, "k filters taps"]]
@@ -104,7 +140,7 @@ class Features:
             change: Tensor = jvp(apply, (chosen,), (tangent,))[1]
             return change.flatten()
 
-        parts = [each.to(fitted.inputs).split(_TOGETHER) for each in directions]
+        parts = [each.to(fitted.inputs).split(_TOGETHER) for each in self.in_units(directions)]
         return torch.cat([vmap(changed)(*chunk) for chunk in zip(*parts, strict=True)])
 
     def _parted(self, parts: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -12,10 +12,10 @@ from coset.progress import reporting, within
 from coset.tomography.checks import checked_noise, checked_readings, fit_warnings
 from coset.tomography.deep_image_prior import DeepImagePrior, Fitted, fit_images, image_network
 from coset.tomography.evidence import EvidenceProblem, Tuned, tune
-from coset.tomography.features import Features, blocks_of
+from coset.tomography.features import Features, blocks_of, whole_of
 from coset.tomography.observed import Noise, Observed, observe
 from coset.tomography.posterior import ImagePosterior, exact_posterior
-from coset.tomography.priors import ImagePrior, TotalVariationInformed
+from coset.tomography.priors import ImagePrior, NormalisedFeatures, TotalVariationInformed
 from coset.tomography.products import SparseOperator
 from coset.tomography.scans import Scan
 from coset.tomography.taps import TAPS, gram, own
@@ -209,7 +209,9 @@ def _linearised(
     tell: Progress,
 ) -> tuple[ImagePosterior, EvidenceProblem, Tuned, str]:
     """Scales and posterior, with derivatives of all readings in memory."""
-    features = Features(fitted, blocks_of(fitted.network))
+    normalised = isinstance(prior, NormalisedFeatures)
+    blocks = whole_of(fitted.network) if normalised else blocks_of(fitted.network)
+    features = Features(fitted, blocks)
     plan = planned(features, observed, memory)
     if plan.keeps_pixels:
         pixels = features.rows(torch.eye(scan.size**2))
@@ -217,6 +219,10 @@ def _linearised(
     else:
         pixels = None
         readings = features.rows(observed.operator.adjoint(torch.eye(len(observed.values))))
+    if normalised:
+        features = features.measured(readings)
+        readings = features.in_units(readings)
+        pixels = None if pixels is None else features.in_units(pixels)
     tell(0.6, "matrices of the evidence")
     problem = evidence_problem(features, observed, pixels, readings, prior)
     tell(0.7, "evidence")
