@@ -16,6 +16,7 @@ TINY = {
     "inspect_a_network": {"width": 4},
     "laplace_in_three_lines": {"points": 30, "steps": 50},
     "noisy_regression": {"points": 60, "members": 2, "epochs": 3},
+    "read_published_networks": {"pictures": 20},
 }
 FILES = sorted(FOLDER.glob("*.py"))
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coset.zoo.checkpoints import read_checkpoints as read_checkpoints
     from coset.zoo.packing import pack as pack
     from coset.zoo.packing import rebuild_index as rebuild_index
     from coset.zoo.populating import populate as populate
@@ -29,6 +30,7 @@ NAMES = {
     "excess_of_mass": "coset.zoo.summary",
     "pack": "coset.zoo.packing",
     "populate": "coset.zoo.populating",
+    "read_checkpoints": "coset.zoo.checkpoints",
     "read_recipe": "coset.zoo.recipe",
     "rebuild_index": "coset.zoo.packing",
     "recipes": "coset.zoo.recipe",
