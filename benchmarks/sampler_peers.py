@@ -10,7 +10,7 @@ import numpy
 import torch
 
 from coset.bayes import Problem
-from coset.inference.training.members import starting_points
+from coset.inference.beginnings import starting_points
 
 STEPS, SIZE = 32, 1e-4
 """Leapfrog steps in a row, and how long each is."""

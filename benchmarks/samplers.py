@@ -30,12 +30,12 @@ from torch import nn
 from coset import HMC, SGHMC
 from coset.bayes import Categorical, GaussianPrior, Problem, as_batches
 from coset.data import mnist
+from coset.inference.beginnings import starting_points
 from coset.inference.diagnostics import effective_sample_size
 from coset.inference.sampling.axes import along_axes
 from coset.inference.sampling.hamiltonian import Energy, Point, fresh_momenta, leapfrog
 from coset.inference.sampling.stochastic import Step, StochasticState
 from coset.inference.sampling.targets import FullBatch, MiniBatch
-from coset.inference.training.members import starting_points
 from coset.posterior.predict import apply_members
 from coset.weights import functionalise
 
@@ -58,7 +58,8 @@ def problem_of() -> Problem:
 
 def ours_leapfrog(problem: Problem, chains: int):
     stack = starting_points(problem, None, list(range(chains)))
-    target, axes = along_axes(FullBatch.of(problem, stack))
+    turned, axes = along_axes(problem)
+    target = FullBatch.of(turned, stack)
     positions, buffers = target.target.split(stack)
     positions = positions if axes is None else axes.turned(positions)
     energy = Energy.of(target, buffers)

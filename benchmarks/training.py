@@ -16,7 +16,7 @@ from torch import nn
 
 from coset.bayes import Categorical, GaussianPrior, Problem, as_batches
 from coset.inference import SGD, Constant, DeepEnsemble, MaximumAPosteriori
-from coset.inference.training.members import member_seeds
+from coset.inference.beginnings import member_seeds
 from coset.models import convnet, resnet20
 from coset.weights import functionalise, stack, unstack
 

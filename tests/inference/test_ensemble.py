@@ -8,7 +8,7 @@ from training_problems import assert_same, classification, convolutional, percep
 from coset.bayes import GaussianNoise, GaussianPrior, Problem, as_batches
 from coset.errors import CosetError
 from coset.inference import SGD, Adam, Constant, DeepEnsemble, MaximumAPosteriori, train_stack
-from coset.inference.training.members import member_seeds, starting_points
+from coset.inference.beginnings import member_seeds, starting_points
 from coset.inference.training.parallel import train_stacks
 from coset.inference.training.planning import Plan
 from coset.inference.training.recipe import Recipe

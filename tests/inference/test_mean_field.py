@@ -18,6 +18,7 @@ from coset import (
     MultiMode,
 )
 from coset.inference import mean_field
+from coset.inference.beginnings import member_seeds, starting_points
 from coset.inference.local_noise import (
     Deviations,
     NoisyLayers,
@@ -27,7 +28,6 @@ from coset.inference.local_noise import (
     local_layers,
     noisy_layers,
 )
-from coset.inference.training.members import member_seeds, starting_points
 from coset.inference.variational import Run
 from coset.weights import functionalise
 from problems import linear_gaussian

@@ -1,7 +1,7 @@
 """Details of the samplers: one step by hand, settings, what is refused and what is said."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -9,12 +9,13 @@ from torch import nn
 
 from coset import HMC, NUTS, SGHMC, SGLD, CosetError, Cyclical
 from coset.bayes import Categorical, GaussianNoise, GaussianPrior, Problem, as_batches
+from coset.inference.beginnings import starting_points
+from coset.inference.sampling import targets
 from coset.inference.sampling.full_batch import warmup_of
 from coset.inference.sampling.hamiltonian import Energy, HamiltonianState, Point, leapfrog
 from coset.inference.sampling.step_sizes import largest_curvature
 from coset.inference.sampling.stochastic import Step, StochasticState
 from coset.inference.sampling.targets import Evaluated, FullBatch, MiniBatch
-from coset.inference.training.members import starting_points
 from coset.weights import functionalise
 from problems import deviations, linear_gaussian, logistic
 
@@ -54,7 +55,8 @@ def test_chunks_of_the_data_add_up():
     problem = classification(nn.Linear(3, 2))
     stack = starting_points(problem, None, [0, 1])
     whole = FullBatch.of(problem, stack)
-    parts = replace(whole, rows=7)
+    parts = FullBatch.of(problem, stack, rows=7)
+    assert [len(targets) for _, targets in parts.batches] == [7, 7, 7, 7, 2]
     one, other = whole(*whole.target.split(stack)), parts(*whole.target.split(stack))
     torch.testing.assert_close(one.energy, other.energy)
     torch.testing.assert_close(one.gradient, other.gradient)
@@ -102,14 +104,44 @@ def test_networks_that_look_at_their_numbers_are_sampled_all_the_same():
     found, wanted = (
         FullBatch.of(each, starting_points(each, None, [0, 1])) for each in (problem, plain)
     )
-    assert found.loss is None
-    assert wanted.loss is not None
+    assert not found.target.together
+    assert wanted.target.together
     positions = torch.randn(2, 8, generator=seeded(), dtype=torch.float64)
     one, other = found(positions, positions[:, :0]), wanted(positions, positions[:, :0])
     torch.testing.assert_close(one.energy, other.energy)
     torch.testing.assert_close(one.gradient, other.gradient)
     posterior = HMC(warmup=20, draws=5, chains=2, max_steps=3).fit(problem, generator=seeded())
     assert posterior.report.diagnostics["acceptance"] > 0
+
+
+@dataclass(frozen=True)
+class AsksItsTargets(Categorical):
+    """A user's likelihood that looks at numbers, which vmap could not follow."""
+
+    def log_prob(self, outputs, targets):
+        assert float(outputs.detach().sum()) < math.inf
+        return Categorical().log_prob(outputs, targets)
+
+
+def test_likelihoods_that_look_at_their_numbers_are_sampled_all_the_same():
+    plain = classification(nn.Linear(3, 2))
+    stack = starting_points(plain, None, [0, 1])
+    asking = plain.with_likelihood(AsksItsTargets())
+    found, wanted = (
+        full(*full.target.split(stack))
+        for full in (FullBatch.of(each, stack) for each in (asking, plain))
+    )
+    torch.testing.assert_close(found.energy, wanted.energy)
+    torch.testing.assert_close(found.gradient, wanted.gradient)
+
+
+def test_chunks_keep_to_the_memory_of_a_pass(monkeypatch):
+    problem = classification(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
+    stack = starting_points(problem, None, [0, 1])
+    each = 2 * (3 + 4) * 8  # inputs and what tanh returns, in double, with their gradients
+    monkeypatch.setattr(targets, "_MEMORY", 2 * 11 * each + 1)
+    sizes = [len(labels) for _, labels in FullBatch.of(problem, stack).batches]
+    assert sizes == [11, 11, 8]
 
 
 def test_leapfrog_goes_back_the_way_it_came(double):
@@ -269,7 +301,7 @@ def test_single_precision_is_kept():
 def test_noise_of_unknown_size_is_learnt_first():
     problem, _, _ = linear_gaussian(rows=200, noise=0.5)
     unknown = problem.with_likelihood(GaussianNoise())
-    posterior = SGHMC(burn_in=100, draws=50).fit(unknown, generator=seeded())
+    posterior = SGHMC(burn_in=100, draws=50, thinning=2).fit(unknown, generator=seeded())
     assert posterior.report.likelihood.std == pytest.approx(0.5, rel=0.2)
 
 

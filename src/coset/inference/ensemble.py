@@ -6,12 +6,13 @@ import torch
 
 from coset.bayes.problem import Problem
 from coset.errors import require_counts, require_kinds
+from coset.inference.beginnings import member_seeds, starting_points
 from coset.inference.map_estimate import MaximumAPosteriori, require_training
 from coset.inference.run_record import Checkpoint, refuse_two_checkpoints
 from coset.inference.training.loop import check_data
-from coset.inference.training.members import member_seeds, report_of, starting_points
 from coset.inference.training.parallel import train_stacks
 from coset.inference.training.planning import plan
+from coset.inference.training.state import report_of
 from coset.posterior.families import Samples
 from coset.vocabulary import Progress, Weights
 

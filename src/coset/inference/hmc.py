@@ -10,6 +10,7 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError, require_counts, require_kinds
+from coset.inference.known_noise import with_known_noise
 from coset.inference.run_record import Checkpoint
 from coset.inference.sampling.full_batch import begin_step, check_settings, end_step, sample
 from coset.inference.sampling.hamiltonian import (
@@ -78,7 +79,10 @@ class HMC:
         Raises:
             CosetError: If energies are not finite at the start, or every proposal is refused.
         """
-        return sample(self, problem, start=start, generator=generator, progress=progress)
+        known, learnt = with_known_noise(problem, generator)
+        return sample(
+            self, known, learnt=learnt, start=start, generator=generator, progress=progress
+        )
 
     def step(
         self, energy: Energy, state: HamiltonianState, number: int, *, generator: torch.Generator

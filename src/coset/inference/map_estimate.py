@@ -7,13 +7,14 @@ import torch
 from coset.bayes.batches import Data
 from coset.bayes.problem import Problem
 from coset.errors import CosetError, require_kinds
+from coset.inference.beginnings import member_seeds, starting_points
 from coset.inference.precisions.learnt import Learner, Learnt, teller
 from coset.inference.run_record import Checkpoint
 from coset.inference.training.loop import train_stack
-from coset.inference.training.members import member_seeds, report_of, starting_points
 from coset.inference.training.optimisers import Adam, Optimiser
 from coset.inference.training.recipe import Recipe
 from coset.inference.training.schedules import Cosine, Schedule
+from coset.inference.training.state import report_of
 from coset.posterior.families import PointMass
 from coset.vocabulary import Progress, Weights
 

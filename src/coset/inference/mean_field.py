@@ -8,11 +8,11 @@ import torch
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError, require_kinds
+from coset.inference.beginnings import member_seeds, starting_points
 from coset.inference.map_estimate import MaximumAPosteriori, require_training
 from coset.inference.run_fingerprint import described
 from coset.inference.run_record import Checkpoint, part_of, refuse_two_checkpoints
 from coset.inference.training.loop import train_stack, training_record
-from coset.inference.training.members import member_seeds, starting_points
 from coset.inference.training.optimisers import Adam, Optimiser
 from coset.inference.training.recipe import Recipe
 from coset.inference.training.schedules import Cosine, Schedule

@@ -6,10 +6,11 @@ import torch
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError, require_kinds
+from coset.inference.beginnings import member_seeds, starting_points
 from coset.inference.map_estimate import MaximumAPosteriori, require_training
 from coset.inference.run_record import Checkpoint, refuse_two_checkpoints
 from coset.inference.training.loop import train_stack
-from coset.inference.training.members import member_seeds, report_of, starting_points
+from coset.inference.training.state import report_of
 from coset.posterior.random_masks import RandomMasks
 from coset.vocabulary import Progress, Weights
 from coset.weights.masks import DropoutSite, dropout_sites

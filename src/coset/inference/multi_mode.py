@@ -11,6 +11,7 @@ from coset.bayes.defaults import noise_variance, with_noise
 from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 from coset.errors import CosetError, require_counts, require_kinds
+from coset.inference.beginnings import member_seeds, starting_points
 from coset.inference.ensemble import DeepEnsemble
 from coset.inference.hmc import HMC
 from coset.inference.laplace import Laplace
@@ -23,7 +24,6 @@ from coset.inference.sghmc import SGHMC
 from coset.inference.sgld import SGLD
 from coset.inference.swag import SWAG
 from coset.inference.training.loop import train_stack
-from coset.inference.training.members import member_seeds, starting_points
 from coset.posterior.families import FitReport, Mixture, Posterior
 from coset.posterior.predict import MonteCarlo, PredictionRule
 from coset.progress import within

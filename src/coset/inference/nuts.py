@@ -9,6 +9,7 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.errors import require_counts, require_kinds
+from coset.inference.known_noise import with_known_noise
 from coset.inference.run_record import Checkpoint
 from coset.inference.sampling.full_batch import begin_step, check_settings, end_step, sample
 from coset.inference.sampling.hamiltonian import Energy, HamiltonianState
@@ -65,7 +66,10 @@ class NUTS:
         Raises:
             CosetError: If energies are not finite at the start, or every step is refused.
         """
-        return sample(self, problem, start=start, generator=generator, progress=progress)
+        known, learnt = with_known_noise(problem, generator)
+        return sample(
+            self, known, learnt=learnt, start=start, generator=generator, progress=progress
+        )
 
     def step(
         self, energy: Energy, state: HamiltonianState, number: int, *, generator: torch.Generator

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
+from coset.inference.known_noise import with_known_noise
 from coset.inference.run_record import Checkpoint
 from coset.inference.sampling.stochastic import (
     Cyclical,
@@ -83,7 +84,10 @@ class SGHMC:
         Raises:
             CosetError: If an energy or gradient stops being finite.
         """
-        return sample(self, problem, start=start, generator=generator, progress=progress)
+        known, learnt = with_known_noise(problem, generator)
+        return sample(
+            self, known, learnt=learnt, start=start, generator=generator, progress=progress
+        )
 
     def choose_step(self, curvature: float, batch: float) -> float:
         """``√(min(½, 0.1 (1 - (1 - α)²) b / (1 - b)) / λ)``.

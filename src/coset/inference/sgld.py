@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.problem import Problem
+from coset.inference.known_noise import with_known_noise
 from coset.inference.run_record import Checkpoint
 from coset.inference.sampling.stochastic import (
     Cyclical,
@@ -70,7 +71,10 @@ class SGLD:
         Raises:
             CosetError: If an energy or gradient stops being finite.
         """
-        return sample(self, problem, start=start, generator=generator, progress=progress)
+        known, learnt = with_known_noise(problem, generator)
+        return sample(
+            self, known, learnt=learnt, start=start, generator=generator, progress=progress
+        )
 
     def choose_step(self, curvature: float, batch: float) -> float:
         """``0.2 b / λ``.

@@ -10,17 +10,17 @@ import torch
 from coset.bayes.problem import Problem
 from coset.errors import CosetError, require_counts, require_kinds
 from coset.inference.batch_norm import refresh_statistics
+from coset.inference.beginnings import member_seeds, starting_points
 from coset.inference.map_estimate import MaximumAPosteriori, require_training
 from coset.inference.run_record import Checkpoint, part_of, refuse_two_checkpoints
 from coset.inference.sampling.adaptation import Moments
 from coset.inference.sampling.step_sizes import largest_curvature
 from coset.inference.sampling.targets import FullBatch
 from coset.inference.training.loop import train_stack
-from coset.inference.training.members import member_seeds, report_of, starting_points
 from coset.inference.training.optimisers import SGD
 from coset.inference.training.recipe import Recipe
 from coset.inference.training.schedules import Constant
-from coset.inference.training.state import Trained, TrainingState
+from coset.inference.training.state import Trained, TrainingState, report_of
 from coset.posterior.families import FitReport, Posterior, Samples
 from coset.posterior.low_rank import LowRankGaussian
 from coset.progress import within

@@ -14,8 +14,8 @@ from coset.bayes.likelihood import Categorical
 from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
 from coset.errors import CosetError, names_like
+from coset.inference.beginnings import starting_points
 from coset.inference.training.loop import train_stack
-from coset.inference.training.members import starting_points
 from coset.inference.training.optimisers import SGD, Adam, Optimiser
 from coset.inference.training.recipe import Recipe
 from coset.inference.training.schedules import Constant, Cosine, OneCycle, Schedule, Steps

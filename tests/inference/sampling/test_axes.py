@@ -16,9 +16,9 @@ from coset import (
     functionalise,
 )
 from coset.bayes import as_batches
-from coset.inference.sampling.axes import along_axes
+from coset.inference.beginnings import starting_points
+from coset.inference.sampling.axes import along_axes, first_weight
 from coset.inference.sampling.targets import FullBatch
-from coset.inference.training.members import starting_points
 
 
 def seeded(seed=0):
@@ -47,7 +47,8 @@ def test_energies_are_the_same_and_gradients_turn_along():
     problem = problem_of()
     chains = starting_points(problem, None, [0, 1])
     plain = FullBatch.of(problem, chains)
-    turned, axes = along_axes(plain)
+    along, axes = along_axes(problem)
+    turned = FullBatch.of(along, chains)
     positions, buffers = plain.target.split(chains)
     there = axes.turned(positions)
     torch.testing.assert_close(axes.back(there), positions)
@@ -57,35 +58,13 @@ def test_energies_are_the_same_and_gradients_turn_along():
     torch.testing.assert_close(found.gradient, axes.turned(wanted.gradient))
 
 
-@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
-@pytest.mark.parametrize("chains", [1, 3])
-def test_axes_without_inputs_are_left_out_of_products(chains, kind):
-    """Dead pixels, copies and sums of others; only the prior acts there."""
-    seen = correlated()
-    dead, copied, summed = torch.zeros(40, 2), seen[:, :1], seen[:, 1:2] + 2 * seen[:, 2:3]
-    inputs = torch.cat([dead, seen, copied, summed], 1).to(kind)
-    module = nn.Sequential(nn.Linear(8, 3), nn.Tanh(), nn.Linear(3, 2)).to(kind)
-    data = as_batches((inputs, (seen[:, 0] > 3).long()))
-    problem = Problem(functionalise(module), Categorical(), GaussianPrior(2.0), data)
-    stack = starting_points(problem, None, list(range(chains)))
-    plain = FullBatch.of(problem, stack)
-    turned, axes = along_axes(plain)
-    assert turned.loss.inputs.shape == (40, 4)
-    positions, buffers = plain.target.split(stack)
-    found, wanted = turned(axes.turned(positions), buffers), plain(positions, buffers)
-    exact = {"atol": 1e-9, "rtol": 1e-9} if kind == torch.float64 else {"atol": 1e-3, "rtol": 1e-5}
-    torch.testing.assert_close(found.energy, wanted.energy, **exact)
-    torch.testing.assert_close(axes.back(found.gradient), wanted.gradient, **exact)
-    pulled = turned.gradient(axes.turned(positions), buffers, into=torch.empty_like(positions))
-    torch.testing.assert_close(axes.back(pulled), wanted.gradient, **exact)
-
-
-def test_inputs_that_are_all_zero_keep_an_axis():
+def test_inputs_that_are_all_zero_have_any_axes():
     problem = problem_of()
     silent = replace(problem, train=replace(problem.train, inputs=torch.zeros_like(correlated())))
     stack = starting_points(silent, None, [0])
     plain = FullBatch.of(silent, stack)
-    turned, axes = along_axes(plain)
+    along, axes = along_axes(silent)
+    turned = FullBatch.of(along, stack)
     positions, buffers = plain.target.split(stack)
     wanted = plain(positions, buffers).energy
     torch.testing.assert_close(turned(axes.turned(positions), buffers).energy, wanted)
@@ -97,7 +76,8 @@ def test_the_hessian_of_a_linear_model_becomes_diagonal():
         targets=torch.zeros(40, 1, dtype=torch.float64),
         likelihood=GaussianNoise(0.5),
     )
-    turned, _ = along_axes(FullBatch.of(problem, starting_points(problem, None, [0])))
+    along, _ = along_axes(problem)
+    turned = FullBatch.of(along, starting_points(problem, None, [0]))
     unit = torch.eye(4, dtype=torch.float64)
     zero = turned(torch.zeros(1, 4, dtype=torch.float64), torch.zeros(1, 0)).gradient
     columns = [turned(row[None], torch.zeros(1, 0)).gradient - zero for row in unit]
@@ -109,10 +89,92 @@ def test_the_hessian_of_a_linear_model_becomes_diagonal():
 def test_priors_that_notice_are_left_alone():
     shaped = GaussianPrior({"0.weight": torch.tensor([[1.0, 2.0, 1.0, 1.0]]), **REST})
     problem = problem_of(shaped)
-    assert along_axes(FullBatch.of(problem, starting_points(problem, None, [0])))[1] is None
+    assert along_axes(problem)[1] is None
     rows = GaussianPrior({"0.weight": torch.tensor([[1.0], [2.0], [3.0]]), **REST})
     problem = problem_of(rows)
-    assert along_axes(FullBatch.of(problem, starting_points(problem, None, [0])))[1] is not None
+    assert along_axes(problem)[1] is not None
+
+
+class Residual(nn.Module):
+    """Its inputs go past the first layer too."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, inputs):
+        return self.second(inputs + self.first(inputs).relu())
+
+
+class Tied(nn.Module):
+    """One layer, twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.only = nn.Linear(4, 4)
+
+    def forward(self, inputs):
+        return self.only(self.only(inputs).relu())[:, :2]
+
+
+class Branches(nn.Module):
+    """Two layers read the inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Linear(4, 2), nn.Linear(4, 2)
+
+    def forward(self, inputs):
+        return self.one(inputs) * self.other(inputs).sigmoid()
+
+
+class Written(nn.Module):
+    """A first layer whose weights are taken by hand, of inputs with two axes."""
+
+    def __init__(self):
+        super().__init__()
+        self.matrix = nn.Parameter(torch.zeros(3, 4))
+        self.norm, self.last = nn.LayerNorm(3), nn.Linear(3, 4)
+        self.out = nn.Linear(4, 2)
+
+    def forward(self, inputs):
+        hidden = self.norm(inputs.reshape(-1, 4) @ self.matrix.T)
+        return self.out(self.last(hidden).tanh())
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "name"),
+    [
+        (lambda: nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 2)), (4,), "0.weight"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Softmax(1)), (2, 2), "1.weight"),
+        (Written, (2, 2), "matrix"),
+        (Residual, (4,), None),
+        (Tied, (4,), None),
+        (Branches, (4,), None),
+        (lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2)), (4,), None),
+        (lambda: nn.Sequential(nn.Linear(2, 2), nn.Flatten(), nn.Linear(4, 2)), (2, 2), None),
+        (lambda: nn.Sequential(nn.Conv1d(2, 3, 2), nn.Flatten(), nn.Linear(3, 2)), (2, 2), None),
+    ],
+)
+def test_only_a_matrix_that_meets_all_of_the_inputs_alone_is_turned(module, shape, name):
+    network = functionalise(module().eval())
+    inputs = torch.randn(3, *shape, generator=seeded())
+    assert first_weight(network, inputs) == name
+
+
+def test_inputs_that_a_network_looks_at_stay_as_they_are():
+    class Asks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(4, 2)
+
+        def forward(self, inputs):
+            if bool((inputs < 0).any()):
+                raise ValueError("no pixel is negative")
+            return self.first(inputs)
+
+    network = functionalise(Asks())
+    assert first_weight(network, torch.rand(3, 4, generator=seeded())) is None
 
 
 REST = {"0.bias": 1.0, "2.weight": 1.0, "2.bias": 1.0}
@@ -135,8 +197,7 @@ def test_draws_come_back_in_the_coordinates_of_the_network():
 def test_inputs_too_large_to_be_squared_are_named_by_the_energy():
     problem = problem_of()
     huge = replace(problem, train=replace(problem.train, inputs=problem.train.inputs * 1e200))
-    target = FullBatch.of(huge, starting_points(huge, None, [0]))
-    assert along_axes(target)[1] is None
+    assert along_axes(huge)[1] is None
     data = replace(huge.train, targets=torch.zeros(40, 2, dtype=torch.float64))
     broken = replace(huge, train=data, likelihood=GaussianNoise(1.0))
     linear = replace(broken, network=functionalise(nn.Linear(4, 2).double()))

@@ -27,8 +27,8 @@ from coset import (
     RebasedGaussian,
 )
 from coset.inference import SGD, Adam
+from coset.inference.beginnings import starting_points
 from coset.inference.run_record import RunRecord, part_of
-from coset.inference.training.members import starting_points
 from coset.inference.training.parallel import train_stacks
 from coset.inference.training.planning import Plan
 from coset.weights import functionalise

@@ -3,9 +3,7 @@
 Turning the inputs, ``x → Qᵀ x``, and the weights that meet them, ``W → W Q``, changes no output,
 and a prior that is the same for all weights of a unit does not notice.  But the curvature of the
 energy in ``W`` is, unit by unit, a weighted ``Σ x xᵀ``: along the principal axes of the inputs it
-is close to diagonal, and a diagonal mass can undo it.  Along axes on which no input has a part only
-the prior acts, and products with the data leave them out: of 1,000 handwritten digits with 784
-pixels 194 such axes.
+is close to diagonal, and a diagonal mass can undo it.
 """
 
 from dataclasses import dataclass, replace
@@ -14,15 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.inference.sampling.layered import LayeredLoss
-from coset.inference.sampling.layers import Linear
-from coset.inference.sampling.targets import FullBatch
+from coset.bayes.batches import InMemory
+from coset.bayes.problem import Problem
+from coset.vocabulary import Weights
+from coset.weights.network import Network
 
 _WIDEST = 4096
 """Inputs beyond which finding their axes would take minutes."""
-
-_ROUNDING = 8
-"""Parts of inputs along an axis that change no product, in units of rounding."""
 
 
 @dataclass(frozen=True)
@@ -55,47 +51,81 @@ class InputAxes:
         return torch.cat([rest[0], part.flatten(-2), rest[1]], dim=-1)
 
 
-def along_axes(target: FullBatch) -> tuple[FullBatch, InputAxes | None]:
-    """The energy in the new coordinates, with these; unchanged where they are of no use.
+def along_axes(problem: Problem) -> tuple[Problem, InputAxes | None]:
+    """The problem with its inputs along their axes, and these; unchanged where they are of no use.
 
-    They need a network of layers, and a prior that is the same for all weights of a unit of the
-    first.
+    They need a network whose inputs meet nothing but one matrix of weights, and a prior that is the
+    same for all weights of a unit there.
     """
-    loss = target.loss
-    if loss is None or not 1 < loss.inputs.shape[1] <= _WIDEST:
-        return target, None
-    place = _first_weight(loss)
-    precision = target.target.precision[place].unflatten(0, (-1, loss.inputs.shape[1]))
-    if not bool((precision == precision[:, :1]).all()):
-        return target, None
-    inputs = loss.inputs.double()
-    products = inputs.T @ inputs
+    inputs, targets = problem.train.rows(torch.arange(problem.train.size))
+    if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
+        return problem, None
+    name = first_weight(problem.network, inputs[:4])
+    if name is None or not _same_in_rows(problem, name):
+        return problem, None
+    rows = inputs.flatten(1).double()
+    products = rows.T @ rows
     if not bool(products.isfinite().all()):  # too large to be squared
-        return target, None
+        return problem, None
     _, axes = torch.linalg.eigh(products)
-    along = _without_empty(inputs @ axes, rounding=torch.finfo(loss.inputs.dtype).eps)
-    turned = replace(loss, inputs=along.to(loss.inputs))
-    return replace(target, loss=turned), InputAxes(place, axes.to(loss.inputs))
+    along = (rows @ axes).to(inputs).reshape(inputs.shape)
+    place = problem.network.layout.slices[name]
+    return replace(problem, train=InMemory(along, targets)), InputAxes(place, axes.to(inputs))
 
 
-def _without_empty(inputs: Float[Tensor, "n d"], *, rounding: float) -> Float[Tensor, "n r"]:
-    """Inputs along their axes, ascending, without the first ones if no input has a part there.
+def first_weight(network: Network, inputs: Tensor) -> str | None:
+    """The matrix of weights that all of an input meets, and nothing else, if there is one.
 
-    Args:
-        inputs: The inputs, of which parts are known to ``d`` times their own rounding.
-        rounding: That of the products they are used in.
+    A random reflection of both changes the outputs of any other network.
 
-    >>> _without_empty(torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.5, 2.0]]), rounding=1e-7)
-    tensor([[0.0000, 1.0000],
-            [0.5000, 2.0000]])
+    >>> from coset.weights import functionalise
+    >>> layers = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    >>> first_weight(functionalise(layers), torch.ones(2, 3))
+    '0.weight'
     """
-    sizes = inputs.norm(dim=0)
-    least = _ROUNDING * max(rounding, len(sizes) * torch.finfo(inputs.dtype).eps)
-    empty = sizes[:-1] <= least * sizes.max()
-    return inputs[:, int(empty.long().cumprod(0).sum()) :]
+    width = inputs[0].numel()
+    if not 1 < width <= _WIDEST:
+        return None
+    shapes = zip(network.layout.names, network.layout.shapes, strict=True)
+    found = [name for name, shape in shapes if len(shape) == 2 and shape[1] == width]
+    return next((name for name in found if _reflects(network, inputs, name)), None)
 
 
-def _first_weight(loss: LayeredLoss) -> slice:
-    first = loss.layers.steps[0]
-    assert isinstance(first, Linear)
-    return loss.layout.slices[first.weight]
+def _reflects(network: Network, inputs: Tensor, name: str) -> bool:
+    """Whether outputs stay as they are when inputs and one matrix are reflected, in double.
+
+    At weights and inputs that are moved at random, for zeros would prove nothing.
+    """
+    generator = torch.Generator().manual_seed(0)
+    weights = {n: w.double() if w.is_floating_point() else w for n, w in network.weights.items()}
+    for each in network.layout.names:
+        weights[each] = weights[each] + _normal(weights[each], generator)
+    rows = inputs.flatten(1).double()
+    rows, normal = rows + _normal(rows, generator), _normal(rows[0], generator)
+    normal = normal / normal.norm()
+
+    def reflected(vectors: Tensor) -> Tensor:
+        return torch.addr(vectors, vectors @ normal, normal, alpha=-2)
+
+    def outputs(weights: Weights, rows: Tensor) -> Tensor:
+        return network.apply(weights, rows.reshape(inputs.shape))
+
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            wanted = outputs(weights, rows)
+            found = outputs({**weights, name: reflected(weights[name])}, reflected(rows))
+    except Exception:  # one that asks for other types or ranges of numbers stays as it is
+        return False
+    close: bool = torch.allclose(found, wanted, rtol=1e-8, atol=1e-8 * float(wanted.abs().max()))
+    return close
+
+
+def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(like.shape, dtype=torch.float64, generator=generator).to(like)
+
+
+def _same_in_rows(problem: Problem, name: str) -> bool:
+    """Whether the prior is the same for all weights of a row."""
+    tensor = problem.network.weights[name]
+    precision = problem.prior.of(name, tensor).expand(tensor.shape)
+    return bool((precision == precision[:, :1]).all())

@@ -9,13 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 from coset.errors import require_counts
+from coset.inference.beginnings import member_seeds, starting_points
 from coset.inference.run_fingerprint import described, digest
 from coset.inference.run_record import Checkpoint, RunRecord, refilled
-from coset.inference.sampling.targets import settle
-from coset.inference.training.members import member_seeds, starting_points
 from coset.vocabulary import Progress, Weights
 from coset.weights.denormals import denormals_as_zeros
 
@@ -57,13 +55,11 @@ class Begun:
 
     Attributes:
         problem: What is sampled; its noise is known.
-        learnt: The likelihood, if its noise had to be learnt first.
         seeds: One a chain.
         stack: The first weights.
     """
 
     problem: Problem
-    learnt: Likelihood | None
     seeds: Sequence[int]
     stack: Weights
 
@@ -72,9 +68,8 @@ class Begun:
         sampler: Sampler, problem: Problem, start: Weights | None, generator: torch.Generator
     ) -> "Begun":
         """Chains of a sampler, from ``start`` or from fresh weights."""
-        problem, learnt = settle(problem, generator)
         seeds = member_seeds(sampler.chains, generator)
-        return Begun(problem, learnt, seeds, starting_points(problem, start, seeds))
+        return Begun(problem, seeds, starting_points(problem, start, seeds))
 
     def record(self, sampler: Sampler, generator: torch.Generator) -> RunRecord:
         """Where the run of a sampler is written down."""

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
 from coset.inference.diagnostics import collect
@@ -118,17 +119,19 @@ def sample(
     sampler: FullBatchSampler,
     problem: Problem,
     *,
+    learnt: Likelihood | None,
     start: Weights | None,
     generator: torch.Generator,
     progress: Progress | None,
 ) -> Samples:
-    """Runs a sampler's chains and reports how they went.
+    """Runs a sampler's chains and reports how they went; ``learnt`` is the likelihood, if it was.
 
     Batch-norm statistics stay those of the first weights, and dropout is off: the energy is that of
     the network in evaluation mode.
     """
     begun, length = Begun.of(sampler, problem, start, generator), length_of(sampler)
-    target, axes = along_axes(FullBatch.of(begun.problem, begun.stack))
+    turned, axes = along_axes(problem)
+    target = FullBatch.of(turned, begun.stack)
     positions, buffers = (part.detach().clone() for part in target.target.split(begun.stack))
     energy = Energy.of(target, buffers)
     history = run(
@@ -150,7 +153,7 @@ def sample(
         history = replace(history, positions=axes.back(history.positions))
     size = warmup_of(sampler).size(history.state.adaptation, length.steps)
     _require_moves(float(history.records["acceptance"].mean()), size)
-    return collect(target.target, history, size, begun.learnt)
+    return collect(replace(target.target, problem=problem), history, size, learnt)
 
 
 def _begin(

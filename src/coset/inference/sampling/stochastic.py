@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 from coset.errors import CosetError, require_counts, require_kinds
 from coset.inference.diagnostics import collect
@@ -166,10 +167,7 @@ class _Bound:
         """One step of all chains."""
         state = self._looked(state, number, generator)
         step = self.sizes(state, number)
-        if self.batches.steps == 1 and self.exact.loss is not None:  # all data, the faster way
-            found = self.exact(state.positions, state.buffers)
-        else:
-            found = self.batches(number, state.positions, state.buffers)
+        found = self.batches(number, state.positions, state.buffers)
         require_finite(found.energy, found.gradient, where=f"at step {number + 1}")
         noise = torch.randn(
             state.positions.shape,
@@ -211,22 +209,24 @@ def sample(
     sampler: StochasticSampler,
     problem: Problem,
     *,
+    learnt: Likelihood | None,
     start: Weights | None,
     generator: torch.Generator,
     progress: Progress | None,
 ) -> Samples:
-    """Runs a sampler's chains and reports how they went.
+    """Runs a sampler's chains and reports how they went; ``learnt`` is the likelihood, if it was.
 
     Dropout is off; batch norm works on batches, and its running statistics go with the draws.
     """
     begun = Begun.of(sampler, problem, start, generator)
     with own_randomness(begun.seeds[0]):
-        return _sample(sampler, begun, generator, progress)
+        return _sample(sampler, begun, learnt, generator, progress)
 
 
 def _sample(
     sampler: StochasticSampler,
     begun: Begun,
+    learnt: Likelihood | None,
     generator: torch.Generator,
     progress: Progress | None,
 ) -> Samples:
@@ -244,7 +244,7 @@ def _sample(
         record=begun.record(sampler, generator),
         progress=progress,
     )
-    return collect(batches.target, history, kernel.sizes(history.state, 0).size, begun.learnt)
+    return collect(batches.target, history, kernel.sizes(history.state, 0).size, learnt)
 
 
 def length_of(sampler: StochasticSampler) -> Length:

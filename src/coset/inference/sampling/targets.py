@@ -1,36 +1,35 @@
 """What samplers see of a problem: energies and gradients of chains as flat vectors.
 
 The energy of weights ``w`` is ``U(w) = -Σ log p(y | f(x; w)) + ½ Σ precision · w²``, the negative
-log-joint without the prior's constant.  All chains are evaluated together under ``vmap``; a network
-that it cannot follow is called chain by chain.
+log-joint without the prior's constant, which would only cost digits.  All chains are evaluated
+together under ``vmap``; a network that it cannot follow is called chain by chain.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.func import vmap
 
-from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
-from coset.inference.map_estimate import MaximumAPosteriori
-from coset.inference.sampling.layered import LayeredLoss
-from coset.inference.training.gradients import Evaluate, Objective, choose
-from coset.inference.training.noise import is_learnt
-from coset.inference.training.planning import bytes_per_member
-from coset.inference.training.recipe import Recipe
 from coset.vocabulary import Batch, Inputs, Weights
-from coset.weights.inputs import as_inputs, for_members, parts_of
+from coset.weights.inputs import take_rows
 from coset.weights.layout import Layout
 from coset.weights.masks import dropout_off
+from coset.weights.memory import kept_for_gradients
 from coset.weights.network import Network
+from coset.weights.stacking import members_of, unstack
 
 _MEMORY = 1 << 30
 """Bytes that one pass may keep for its gradient."""
+
+Pass = Callable[[Weights, Inputs], tuple[Tensor, Weights]]
+"""From all weights and inputs to outputs and the buffers after the pass."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +47,27 @@ class Target:
 
     Attributes:
         problem: What is sampled; its noise is known.
-        objective: The network in the mode the sampler uses, with the likelihood.
-        evaluate: All chains together or one by one.
+        apply: A pass through the network in the mode that the sampler uses.
+        together: Whether ``vmap`` can follow it.
     """
 
     problem: Problem
-    objective: Objective
-    evaluate: Evaluate
+    apply: Pass
+    together: bool
+
+    @staticmethod
+    def of(problem: Problem, chains: Weights, apply: Pass) -> "Target":
+        """The target of a problem, for as many chains as the stack holds."""
+        if members_of(chains) == 1:
+            return Target(problem, apply, together=False)
+        target = Target(problem, apply, together=True)
+        few = {name: tensor[:2] for name, tensor in chains.items()}
+        batch = problem.train.rows(torch.arange(min(2, problem.train.size)).expand(2, -1))
+        try:
+            target.log_likelihoods(few, batch, own=True)
+        except Exception:  # whatever vmap cannot do: the plain way decides whether it is an error
+            return Target(problem, apply, together=False)
+        return target
 
     @property
     def parameters(self) -> Layout:
@@ -71,34 +84,6 @@ class Target:
         """Prior precision of each parameter."""
         like = next(iter(self.problem.network.weights.values()))
         return self.problem.prior.flat(self.parameters, like)
-
-    @cached_property
-    def _one_precision(self) -> float | None:
-        """The prior precision, where it is the same for all parameters."""
-        first = self.precision[0]
-        return float(first) if bool((self.precision == first).all()) else None
-
-    def with_prior(
-        self,
-        losses: Float[Tensor, " m"],
-        gradient: Float[Tensor, "m p"],
-        positions: Float[Tensor, "m p"],
-    ) -> tuple[Float[Tensor, " m"], Float[Tensor, "m p"]]:
-        """Energies and gradients from those of the likelihood; writes into ``gradient``."""
-        self.add_prior(gradient, positions)
-        one = self._one_precision
-        if one is None:
-            return losses + torch.linalg.vecdot(self.precision * positions, positions) / 2, gradient
-        squares = torch.linalg.vecdot(positions, positions)
-        return torch.add(losses, squares, alpha=one / 2), gradient
-
-    def add_prior(self, gradient: Float[Tensor, "m p"], positions: Float[Tensor, "m p"]) -> None:
-        """Adds the prior's part to a gradient, in place."""
-        one = self._one_precision
-        if one is None:
-            gradient.addcmul_(self.precision, positions)
-        else:
-            gradient.add_(positions, alpha=one)
 
     def split(self, stack: Weights) -> tuple[Float[Tensor, "m p"], Float[Tensor, "m q"]]:
         """Flat parameters and flat buffers of a stack."""
@@ -121,32 +106,51 @@ class Target:
         buffers: Float[Tensor, "m q"],
         *,
         scale: float,
+        own: bool,
     ) -> Evaluated:
-        """Energy and gradient, with ``scale`` times the log-likelihood of stacked batches."""
+        """Energy and gradient, with ``scale`` times the log-likelihood of the batches.
+
+        Args:
+            batches: Examples and targets.
+            positions: Parameters of all chains.
+            buffers: Their buffers.
+            scale: What the log-likelihood counts for.
+            own: Whether each chain has a batch of its own, along a first axis, or all the same.
+        """
         gradient = self.precision * positions
-        energy = (gradient * positions).sum(1) / 2
-        for inputs, targets in batches:
-            values = (positions, buffers, *parts_of(inputs), targets)
-            losses, pull, buffers = self._evaluate(scale, *values)
-            energy, gradient = energy + losses, gradient + pull
+        energy = torch.linalg.vecdot(gradient, positions) / 2
+        for batch in batches:
+            stack = self.join(positions, buffers)
+            with torch.enable_grad():
+                leaves = {n: stack[n].detach().requires_grad_() for n in self.parameters.names}
+                fits, after = self.log_likelihoods(stack | leaves, batch, own=own)
+                pulls = torch.autograd.grad(
+                    fits.sum(), list(leaves.values()), materialize_grads=True, allow_unused=True
+                )
+            energy = energy.sub(fits.detach(), alpha=scale)
+            gradient.sub_(torch.cat([pull.flatten(1) for pull in pulls], dim=1), alpha=scale)
+            if after:
+                moved = {name: tensor.detach() for name, tensor in after.items()}
+                buffers = self.buffers.flatten(stack | moved)
         return Evaluated(energy, gradient, buffers)
 
-    def _evaluate(
-        self, scale: float, positions: Tensor, buffers: Tensor, *data: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        *parts, targets = data
-        batch = as_inputs(parts), targets
-        stack = self.join(positions, buffers)
-        weight = scale * targets.shape[1]
-        factors = positions.new_full((len(positions),), weight)
-        generators = [torch.Generator() for _ in range(len(positions))]  # dropout is off
-        found = self.evaluate(self.objective, stack, batch, factors, generators)
-        after = stack | found.buffers
-        return (
-            weight * found.losses,
-            self.parameters.flatten(found.gradients),
-            self.buffers.flatten(after) if self.buffers.names else buffers.clone(),
-        )
+    def log_likelihoods(
+        self, stack: Weights, batch: Batch, *, own: bool
+    ) -> tuple[Float[Tensor, " m"], Weights]:
+        """The log-likelihood of a batch under each chain, and the buffers after the pass."""
+        inputs, targets = batch
+        if self.together:
+            axes = (0, 0 if own else None)
+            outputs, after = vmap(self.apply, in_dims=axes, randomness="different")(stack, inputs)
+        else:
+            rows = [take_rows(inputs, k) if own else inputs for k in range(members_of(stack))]
+            passes = [self.apply(*each) for each in zip(unstack(stack), rows, strict=True)]
+            outputs = torch.stack([each for each, _ in passes])
+            after = {n: torch.stack([each[n] for _, each in passes]) for n in passes[0][1]}
+        labels = targets if own else targets.expand(len(outputs), *targets.shape)
+        # likelihoods work example by example, so that chains can share their first axis
+        each = self.problem.likelihood.log_prob(outputs.flatten(0, 1), labels.flatten(0, 1))
+        return each.view(labels.shape[:2]).sum(1), after
 
 
 @dataclass(frozen=True)
@@ -155,45 +159,33 @@ class FullBatch:
 
     Attributes:
         target: The posterior.
-        rows: Examples in one pass.
-        loss: A faster way to the same numbers, for networks of linear layers.
+        batches: All data, as many at a time as the memory is enough for.
     """
 
     target: Target
-    rows: int
-    loss: LayeredLoss | None = None
+    batches: tuple[Batch, ...]
 
     @staticmethod
-    def of(problem: Problem, chains: Weights) -> "FullBatch":
-        """The target of ``problem`` in evaluation mode, for as many chains as the stack holds."""
-        mode = _evaluation_mode(problem.network)
-        target = _target(problem, chains, mode)
-        count = len(next(iter(chains.values())))
-        one, two = (bytes_per_member(problem, Recipe(batch_size=size)) for size in (1, 2))
-        rows = max(1, _MEMORY // max(1, (two - one) * count))
-        return FullBatch(target, min(rows, problem.train.size), LayeredLoss.of(problem, count))
+    def of(problem: Problem, chains: Weights, *, rows: int | None = None) -> "FullBatch":
+        """The target of ``problem`` in evaluation mode, for as many chains as the stack holds.
+
+        Args:
+            problem: Its noise is known.
+            chains: A stack.
+            rows: Examples in one pass; ``None``: as the memory allows.
+        """
+        train, network = problem.train, problem.network
+        if rows is None:
+            few = torch.arange(min(2, train.size))
+            each = 2 * kept_for_gradients(network, train.rows(few)[0]) // len(few)
+            rows = max(1, _MEMORY // max(1, each * members_of(chains)))
+        parts = torch.arange(train.size).split(min(rows, train.size))
+        target = Target.of(problem, chains, _evaluation_pass(network))
+        return FullBatch(target, tuple(train.rows(part) for part in parts))
 
     def __call__(self, positions: Float[Tensor, "m p"], buffers: Float[Tensor, "m q"]) -> Evaluated:
         """Energy and gradient of each chain."""
-        if self.loss is not None:
-            losses, gradient = self.loss(positions)
-            return Evaluated(*self.target.with_prior(losses, gradient, positions), buffers)
-        return self.target.on(self._data(len(positions)), positions, buffers, scale=1.0)
-
-    def _data(self, chains: int) -> list[Batch]:
-        """All data, seen by every chain, in chunks."""
-        if chains not in self._seen:
-            train = self.target.problem.train
-            parts = [train.rows(chunk) for chunk in torch.arange(train.size).split(self.rows)]
-            self._seen[chains] = [
-                (for_members(inputs, chains), targets.expand(chains, *targets.shape))
-                for inputs, targets in parts
-            ]
-        return self._seen[chains]
-
-    @cached_property
-    def _seen(self) -> dict[int, list[Batch]]:
-        return {}
+        return self.target.on(self.batches, positions, buffers, scale=1.0, own=False)
 
 
 @dataclass(frozen=True)
@@ -212,9 +204,9 @@ class MiniBatch:
     def of(problem: Problem, chains: Weights, batch_size: int, seed: int) -> "MiniBatch":
         """The target of ``problem``; in training mode where there are batch-norm statistics."""
         network = problem.network
-        mode = _without_dropout(network) if network.buffers else _evaluation_mode(network)
+        apply = _without_dropout(network) if network.buffers else _evaluation_pass(network)
         size = min(batch_size, problem.train.size)
-        return MiniBatch(_target(problem, chains, mode), size, seed)
+        return MiniBatch(Target.of(problem, chains, apply), size, seed)
 
     @property
     def steps(self) -> int:
@@ -228,7 +220,7 @@ class MiniBatch:
         train = self.target.problem.train
         index = self.index(step, len(positions))
         scale = train.size / index.shape[1]
-        return self.target.on([train.rows(index)], positions, buffers, scale=scale)
+        return self.target.on([train.rows(index)], positions, buffers, scale=scale, own=True)
 
     def index(self, step: int, chains: int) -> Tensor:
         """The rows of each chain's batch."""
@@ -248,19 +240,6 @@ class MiniBatch:
         return {}
 
 
-def settle(problem: Problem, generator: torch.Generator) -> tuple[Problem, Likelihood | None]:
-    """A problem of known noise: noise to be learnt is that of a trained network.
-
-    Returns the problem and the learnt likelihood, or nothing where there was none to learn.
-    """
-    problem.check()
-    if not is_learnt(problem.likelihood):
-        return problem, None
-    likelihood = MaximumAPosteriori().fit(problem, generator=generator).report.likelihood
-    assert likelihood is not None
-    return problem.with_likelihood(likelihood), likelihood
-
-
 def require_finite(energy: Tensor, gradient: Tensor, *, where: str) -> None:
     """Refuses energies and gradients that are not finite."""
     if bool(energy.isfinite().all()) and bool(gradient.isfinite().all()):
@@ -274,28 +253,16 @@ def require_finite(energy: Tensor, gradient: Tensor, *, where: str) -> None:
     )
 
 
-def _target(problem: Problem, chains: Weights, network: Network) -> Target:
-    objective = Objective(network, problem.likelihood.log_prob)
-    count = len(next(iter(chains.values())))
-    few = torch.arange(min(2, problem.train.size)).expand(count, -1)
-    evaluate = choose(objective, chains, problem.train.rows(few))
-    return Target(problem, objective, evaluate)
+def _evaluation_pass(network: Network) -> Pass:
+    """Evaluation mode: no dropout, fixed statistics."""
+    return lambda weights, inputs: (network.apply(weights, inputs), {})
 
 
-def _evaluation_mode(network: Network) -> Network:
-    """The network whose training pass is its evaluation pass: no dropout, fixed statistics."""
-
-    def apply(weights: Weights, inputs: Inputs) -> tuple[Tensor, Weights]:
-        return network.apply(weights, inputs), {}
-
-    return replace(network, apply_training=apply)
-
-
-def _without_dropout(network: Network) -> Network:
-    """The network whose training pass updates batch-norm statistics but drops nothing."""
+def _without_dropout(network: Network) -> Pass:
+    """A training pass, which updates batch-norm statistics, that drops nothing."""
 
     def apply(weights: Weights, inputs: Inputs) -> tuple[Tensor, Weights]:
         with dropout_off():
             return network.apply_training(weights, inputs)
 
-    return replace(network, apply_training=apply)
+    return apply

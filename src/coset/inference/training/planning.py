@@ -13,8 +13,8 @@ from coset.bayes.problem import Problem
 from coset.inference.training.dropout import MemberDropout
 from coset.inference.training.recipe import Recipe
 from coset.inference.training.work import HEAVY, operations_per_step
-from coset.vocabulary import Inputs
 from coset.weights.inputs import parts_of
+from coset.weights.memory import kept_for_gradients
 
 _EXAMPLES = 2
 
@@ -76,7 +76,7 @@ def bytes_per_member(problem: Problem, recipe: Recipe) -> int:
     copies = 2 + recipe.optimiser.slots + (recipe.validation is not None)
     batch = min(recipe.batch_size, train.size)
     inputs, targets = train.rows(torch.arange(min(_EXAMPLES, train.size)))
-    kept = _kept_for_backward(problem, inputs)
+    kept = kept_for_gradients(network, inputs)
     data = sum(map(_bytes, (*parts_of(inputs), targets)))
     per_example = (2 * kept + data) / len(targets)
     return int(copies * parameters + 3 * buffers + batch * per_example)
@@ -93,27 +93,6 @@ def members_per_chunk(members: int, each: int, budget: int) -> int:
     most = max(budget // max(each, 1), 1)
     chunks = -(-members // most)
     return -(-members // chunks)
-
-
-def _kept_for_backward(problem: Problem, inputs: Inputs) -> int:
-    """Bytes that autograd keeps for the backward pass, without the weights themselves."""
-    network = problem.network
-    leaves = {
-        name: network.weights[name].detach().requires_grad_() for name in network.layout.names
-    }
-    own = {tensor.untyped_storage().data_ptr() for tensor in leaves.values()}
-    kept: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
-    with torch.random.fork_rng(devices=[]), hooks:  # dropout must not move torch's own generator
-        network.apply_training({**network.weights, **leaves}, inputs)
-    return sum(kept.values())
 
 
 def _bytes(tensor: Tensor) -> int:

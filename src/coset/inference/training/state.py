@@ -8,11 +8,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from coset.bayes.defaults import with_noise
+from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 from coset.inference.training.noise import Noise
 from coset.inference.training.recipe import Recipe
 from coset.inference.training.stopping import Best
 from coset.inference.training.updates import Updates
+from coset.posterior.families import FitReport
 from coset.vocabulary import Weights
 
 
@@ -123,6 +126,22 @@ def join(parts: Sequence[Trained]) -> Trained:
         tuple(epochs for part in parts for epochs in part.epochs),
         max(part.steps for part in parts),
     )
+
+
+def report_of(trained: Trained, likelihood: Likelihood) -> FitReport:
+    """The learnt noise and the numbers of a training.
+
+    A mixture of members with noise variances ``σ²`` has the mean of them as its own.
+    """
+    learnt = None
+    if trained.variances is not None:
+        learnt = with_noise(likelihood, float(trained.variances.mean().sqrt()))
+    diagnostics = {
+        "loss": float(trained.losses.mean()),
+        "epochs": float(max(trained.epochs)),
+        "steps": float(trained.steps),
+    }
+    return FitReport(likelihood=learnt, diagnostics=diagnostics)
 
 
 def _generator(state: Tensor) -> torch.Generator:

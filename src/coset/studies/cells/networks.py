@@ -17,9 +17,9 @@ from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
 from coset.engines import Serial
 from coset.errors import CosetError
+from coset.inference.beginnings import member_seeds, starting_points
 from coset.inference.ensemble import DeepEnsemble
 from coset.inference.map_estimate import MaximumAPosteriori
-from coset.inference.training.members import member_seeds, starting_points
 from coset.inference.training.optimisers import SGD, Adam
 from coset.inference.training.schedules import Constant, Cosine, Schedule, Steps
 from coset.models import mlp, optunet

@@ -1,15 +1,11 @@
-"""Where members begin, and what is reported of them in the end."""
+"""Where members of an ensemble and chains of a sampler begin, each with a seed of its own."""
 
 from collections.abc import Sequence
 
 import torch
 
-from coset.bayes.defaults import with_noise
-from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 from coset.errors import require_counts
-from coset.inference.training.state import Trained
-from coset.posterior.families import FitReport
 from coset.vocabulary import Weights
 from coset.weights.stacking import check_fit, stack
 
@@ -30,7 +26,7 @@ def starting_points(problem: Problem, start: Weights | None, seeds: Sequence[int
     """The first weights of all members, as a stack.
 
     Args:
-        problem: Whose network is trained.
+        problem: Whose network is fitted.
         start: ``None``: fresh weights for each member.  The weights of one network: all members
             begin there.  A stack of as many members: each begins at its own.
         seeds: One a member.
@@ -46,19 +42,3 @@ def starting_points(problem: Problem, start: Weights | None, seeds: Sequence[int
         return start
     check_fit(start, network.weights, what="weights to start from", typed=True)
     return {name: tensor.expand(len(seeds), *tensor.shape) for name, tensor in start.items()}
-
-
-def report_of(trained: Trained, likelihood: Likelihood) -> FitReport:
-    """The learnt noise and the numbers of a training.
-
-    A mixture of members with noise variances ``σ²`` has the mean of them as its own.
-    """
-    learnt = None
-    if trained.variances is not None:
-        learnt = with_noise(likelihood, float(trained.variances.mean().sqrt()))
-    diagnostics = {
-        "loss": float(trained.losses.mean()),
-        "epochs": float(max(trained.epochs)),
-        "steps": float(trained.steps),
-    }
-    return FitReport(likelihood=learnt, diagnostics=diagnostics)
