@@ -66,7 +66,8 @@ def test_the_page_stands_alone_and_holds_its_numbers(result):
     page = render(build_page(result))
     assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", page)
     assert "@import" not in page
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 5
+    assert page.count("data:text/csv") == 3
     assert page.count('src="data:image/png') == 32
     embedded = re.search(r'<script type="application/json" id="numbers">(.*?)</script>', page, re.S)
     numbers = json.loads(embedded.group(1))

@@ -5,6 +5,7 @@ import pytest
 
 from coset.report import (
     Figure,
+    Finding,
     Gallery,
     Headline,
     Page,
@@ -59,7 +60,7 @@ def test_the_page_may_load_nothing():
 
 def test_columns_of_words_are_marked():
     page = render(Page("a", "b", sections=[Section("s", tables=[Table(["x", "y"], [["u", "1"]])])]))
-    assert '<td class="word">u</td><td>1</td>' in page
+    assert '<td role="cell" data-column="x" class="word">u</td>' in page
 
 
 def test_written_whole(tmp_path):
@@ -69,3 +70,8 @@ def test_written_whole(tmp_path):
     with pytest.raises(TypeError):
         write_page(path, Page("title", "lead", numbers={"bad": object()}))
     assert path.read_text() == render(Page("title", "lead"))
+
+
+def test_findings_lead_to_their_sections():
+    page = render(Page("a", "b", findings=[Finding("Wide.", "It is.", "wide")]))
+    assert '<strong><a href="#wide">Wide.</a></strong> It is.' in page

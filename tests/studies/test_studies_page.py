@@ -10,6 +10,7 @@ from coset.engines import Serial
 from coset.errors import CosetError
 from coset.report import render
 from coset.studies.page import build_page
+from coset.studies.published import published_entries
 from coset.studies.runs import Run, begin
 
 NAME = "functional-diversity"
@@ -44,7 +45,7 @@ def test_a_failed_control_is_the_first_thing_said(made, tmp_path):
     facts["values"]["control_identical"] = 0.5
     path.write_text(json.dumps(facts))
     page = build_page(Run.open(folder))
-    assert "control failed" in page.findings[0]
+    assert "control failed" in page.findings[0].text
     html = render(page)
     assert "failed" in html
 
@@ -87,3 +88,39 @@ def test_bad_words_are_refused_in_one_line(words, named, tmp_path, capsys, monke
     assert error.count("\n") == 1
     assert named in error
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_small_scale_shows_published_verdicts_beside_its_numbers(made):
+    """And never one of its own."""
+    table = build_page(made).sections[0].tables[0]
+    assert "here, at scale tiny" in table.columns
+    ours = {v.claim: v.ours for v in made.verdicts}
+    entries = published_entries()
+    for row, claim in zip(table.rows, made.studies[0].claims, strict=True):
+        entry = entries.get((NAME, claim.name))
+        assert row[4] == ("not run yet" if entry is None else entry["verdict"])
+        assert row[5] == f"{ours[claim.name]:.4g}"
+
+
+def test_the_page_of_a_run_does_not_wait_for_torch(made):
+    import subprocess
+    import sys
+
+    lines = (
+        "import sys",
+        "from coset import cli",
+        f"assert cli.main(['report', {str(made.folder)!r}]) == 0",
+        "assert 'torch' not in sys.modules",
+    )
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)
+
+
+def test_every_figure_has_its_numbers_its_caption_and_its_records(made):
+    section = next(s for s in build_page(made).sections if s.anchor == NAME)
+    assert section.figures
+    for figure in section.figures:
+        assert figure.caption
+        assert figure.csv.count("\n") > 1
+        drawings = figure.svg.split("<svg")[1:]
+        assert drawings
+        assert all("<metadata>" in part and f"{NAME}/pairs/seed" in part for part in drawings)

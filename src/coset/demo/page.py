@@ -8,11 +8,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.demo.experiment import Result
-from coset.metrics import mutual_information, reliability
+from coset.metrics import ReliabilityBins, mutual_information, reliability
 from coset.report import Figure, Gallery, Headline, Page, Picture, Section, Table, write_page
+from coset.report.charts import rows_as_csv
 from coset.report.figures import picture_address, reliability_diagram, score_histogram
-from coset.studies.page import study_section
-from coset.studies.publishing import published_table
+from coset.studies.page import comparison_table, study_section
+from coset.studies.registry import names, study_named
 from coset.studies.runs import Run
 from coset.version import __version__
 
@@ -61,7 +62,7 @@ def _studies_sections(run: Run) -> list[Section]:
             "The papers behind this library compare networks up to the symmetries of their "
             "weights. The table shows what an earlier, larger run found about their claims. Below "
             "it is what this machine has just computed, at a smaller scale, which gets no verdict.",
-            tables=[published_table()],
+            tables=[comparison_table(run, [study_named(name) for name in names()])],
             anchor="published",
         ),
         *(study_section(run, study) for study in run.studies),
@@ -105,9 +106,14 @@ def _reliability_section(result: Result) -> Section:
         "should end on the dashed line, and at the orange mark, the mean confidence in the bin.",
         figures=[
             Figure(
-                reliability_diagram(series),
+                "".join(
+                    reliability_diagram({title: bins}, name=f"reliability-{place}")
+                    for place, (title, bins) in enumerate(series.items())
+                ),
                 "Reliability on test digits of known classes, in ten bins of confidence. Below: "
                 "the share of pictures in each bin. Bins with few pictures mean little.",
+                csv=_bins_as_csv(series),
+                name="reliability",
             )
         ],
     )
@@ -128,15 +134,58 @@ def _unseen_section(result: Result) -> Section:
         "random known one: 0.5 is guessing, 1 is perfect.",
         figures=[
             Figure(
-                score_histogram(series, label="entropy of the prediction (nats)", name="entropy"),
+                _histograms(series, "entropy of the prediction (nats)", "entropy"),
                 "Entropy of the prediction, for test digits of known classes and for "
                 f"{' and '.join(result.unseen_names)}.",
+                csv=_scores_as_csv(series),
+                name="entropy",
             ),
             Figure(
-                score_histogram(informed, label="mutual information (nats)", name="information"),
+                _histograms(informed, "mutual information (nats)", "information"),
                 "Disagreement among the members of the ensemble; one network alone has none.",
+                csv=_scores_as_csv(informed),
+                name="disagreement",
             ),
         ],
+    )
+
+
+def _histograms(series: Mapping[str, tuple[Tensor, Tensor]], label: str, name: str) -> str:
+    """One drawing for each entry, all on the same axis."""
+    largest = max(float(scores.max()) for pair in series.values() for scores in pair)
+    return "".join(
+        score_histogram({title: pair}, label=label, name=f"{name}-{place}", largest=largest)
+        for place, (title, pair) in enumerate(series.items())
+    )
+
+
+def _bins_as_csv(series: Mapping[str, ReliabilityBins]) -> str:
+    return rows_as_csv(
+        ("predictor", "from", "to", "pictures", "accuracy", "confidence"),
+        (
+            (title, *(float(value) for value in row))
+            for title, bins in series.items()
+            for row in zip(
+                bins.edges[:-1],
+                bins.edges[1:],
+                bins.count,
+                bins.accuracy,
+                bins.confidence,
+                strict=True,
+            )
+        ),
+    )
+
+
+def _scores_as_csv(series: Mapping[str, tuple[Tensor, Tensor]]) -> str:
+    return rows_as_csv(
+        ("predictor", "pictures", "score"),
+        (
+            (title, side, value)
+            for title, pair in series.items()
+            for side, scores in zip(("known", "unseen"), pair, strict=True)
+            for value in scores.tolist()
+        ),
     )
 
 

@@ -2,6 +2,7 @@
 
 from coset.report.page import Explorer as Explorer
 from coset.report.page import Figure as Figure
+from coset.report.page import Finding as Finding
 from coset.report.page import Gallery as Gallery
 from coset.report.page import Headline as Headline
 from coset.report.page import Page as Page

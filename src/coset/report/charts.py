@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -72,6 +72,17 @@ def draw_charts(
         return svg(figure, name, facts)
 
 
+def draw_panels(
+    charts: Sequence[Chart], *, name: str = "charts", facts: Mapping[str, Any] | None = None
+) -> str:
+    """Charts as one SVG text each: side by side where there is room, else below each other."""
+    drawn = [
+        draw_charts([chart], name=f"{name}-{place}", facts=facts)
+        for place, chart in enumerate(charts, 1)
+    ]
+    return "".join(drawn)
+
+
 def as_csv(charts: Sequence[Chart]) -> str:
     """The numbers of charts, a row each.
 
@@ -79,14 +90,15 @@ def as_csv(charts: Sequence[Chart]) -> str:
     panel,series,x,y,band
     t,a,1,2.5,
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["panel", "series", "x", "y", "band"])
-    for chart in charts:
-        for curve in chart.curves:
-            for x, y, band in _rows(curve):
-                writer.writerow([chart.title, curve.label, _short(x), _short(y), _short(band)])
-    return text.getvalue()
+    return rows_as_csv(
+        ("panel", "series", "x", "y", "band"),
+        (
+            (chart.title, curve.label, *row)
+            for chart in charts
+            for curve in chart.curves
+            for row in _rows(curve)
+        ),
+    )
 
 
 def nested_as_csv(numbers: Mapping[str, Any]) -> str:
@@ -98,12 +110,22 @@ def nested_as_csv(numbers: Mapping[str, Any]) -> str:
     losses,1.2,0.25
     name,,a
     """
+    return rows_as_csv(
+        ("quantity", "place", "value"),
+        (
+            (name, ".".join(map(str, place)), part)
+            for name, value in numbers.items()
+            for place, part in _leaves(value)
+        ),
+    )
+
+
+def rows_as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Rows under their column names, numbers with six digits."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["quantity", "place", "value"])
-    for name, value in numbers.items():
-        for place, part in _leaves(value):
-            writer.writerow([name, ".".join(map(str, place)), _short(part)])
+    writer.writerow(columns)
+    writer.writerows([_short(value) for value in row] for row in rows)
     return text.getvalue()
 
 

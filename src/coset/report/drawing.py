@@ -13,6 +13,20 @@ if TYPE_CHECKING:
 INLIER, OUTLIER = "#2b6cb0", "#dd6b20"
 INK, FAINT = "#2d3748", "#cbd5e0"
 
+ON_DARK: Mapping[str, str] = {
+    INK: "#e2e8f0",
+    FAINT: "#4a5568",
+    INLIER: "#63b3ed",
+    OUTLIER: "#f6ad55",
+    "#2f855a": "#68d391",
+    "#805ad5": "#b794f4",
+    "#b7791f": "#ecc94b",
+    "#c53030": "#fc8181",
+    "#4a5568": "#cbd5e0",
+    "#000000": "#ffffff",
+}
+"""What the colours of figures become on a dark page."""
+
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it can be read, searched and scaled
     "font.size": 10,
@@ -20,6 +34,7 @@ STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.edgecolor": FAINT,
     "axes.labelcolor": INK,
+    "text.color": INK,
     "axes.titlesize": 11,
     "axes.titlecolor": INK,
     "xtick.color": INK,

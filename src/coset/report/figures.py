@@ -80,6 +80,7 @@ def score_histogram(
     label: str,
     name: str = "scores",
     bins: int = 24,
+    largest: float | None = None,
 ) -> str:
     """Scores of known against unseen inputs on a logarithmic axis, a panel for each entry.
 
@@ -88,6 +89,8 @@ def score_histogram(
         label: What the score is.
         name: Different for each figure of a page.
         bins: Bars over three decades below the largest score; smaller ones are in the first.
+        largest: Where the axis ends, so that several figures can have one; the largest score if
+            None.
     """
     for title, pair in series.items():
         if not all(len(scores) and scores.isfinite().all() for scores in pair):
@@ -96,7 +99,7 @@ def score_histogram(
                 "needed scores of known and of unseen inputs",
                 "leave the panel out",
             )
-    top = max(float(scores.max()) for pair in series.values() for scores in pair)
+    top = largest or max(float(scores.max()) for pair in series.values() for scores in pair)
     edges = torch.logspace(-3, 0, bins + 1).mul(max(top, 1e-6)).tolist()
     with drawing(len(series)) as (figure, (axes,)):
         for panel, (title, pair) in zip(axes, series.items(), strict=True):

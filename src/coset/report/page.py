@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from coset.files import write_text
+from coset.report.drawing import ON_DARK
 from coset.report.scripts import explorer_scripts, fingerprint
 
 
@@ -21,6 +22,15 @@ class Headline:
     value: str
     label: str
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found, in words: about what, and the anchor of the section that shows it."""
+
+    title: str
+    text: str
+    anchor: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,7 @@ class Figure:
     """A drawing as SVG text, made by :mod:`coset.report.figures` or :mod:`coset.report.charts`.
 
     Attributes:
-        svg: The drawing.
+        svg: The drawing; or several, which stand side by side where there is room.
         caption: What to see.
         title: Above it.
         csv: Its numbers, to be kept by whoever reads the page.
@@ -163,7 +173,7 @@ class Page:
         numbers: What the page was made from; written into it as JSON, which has ``null`` for
             numbers that are none.
         footer: Version, seed and the like.
-        findings: What was found, a sentence each, below the lead.
+        findings: What was found, below the lead.
     """
 
     title: str
@@ -172,7 +182,7 @@ class Page:
     sections: Sequence[Section] = ()
     numbers: Mapping[str, Any] = field(default_factory=dict)
     footer: str = ""
-    findings: Sequence[str] = ()
+    findings: Sequence[Finding] = ()
 
 
 def render(page: Page) -> str:
@@ -193,6 +203,7 @@ def render(page: Page) -> str:
         numbers=_as_json(page.numbers),
         scripts=scripts,
         policy=_policy(scripts),
+        on_dark=ON_DARK,
     )
 
 

@@ -1,14 +1,15 @@
 """The page of a run: findings in words, verdicts on all claims, and a section a study."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from coset.errors import CosetError
-from coset.report import Explorer, Figure, Headline, Page, Section, Table, write_page
-from coset.report.charts import as_csv, draw_charts, nested_as_csv
+from coset.report import Explorer, Figure, Finding, Headline, Page, Section, Table, write_page
+from coset.report.charts import as_csv, draw_panels, nested_as_csv
 from coset.studies.exhibits import charts_of, explored_by, rows_of, shown_by
+from coset.studies.published import published, published_entries, published_seeds
 from coset.studies.records import Record
 from coset.studies.runs import Run
 from coset.studies.study import Claim, Exhibit, ExplorerExhibit, Study, TableExhibit
@@ -56,7 +57,7 @@ def build_page(run: Run) -> Page:
         findings=findings(run),
         headlines=_headlines(run),
         sections=(
-            Section("Claims", _HOW_TO_READ, tables=[claims_table(run)], anchor="claims"),
+            claims_section(run),
             *(study_section(run, study) for study in run.studies),
         ),
         numbers={"scale": run.scale, "verdicts": [plain_verdict(v) for v in run.verdicts]},
@@ -67,6 +68,13 @@ def build_page(run: Run) -> Page:
     )
 
 
+def claims_section(run: Run) -> Section:
+    """The table of claims: with verdicts, or with those of the published run beside it."""
+    judged = any(is_judged(run, study) for study in run.studies)
+    table = claims_table(run) if judged else comparison_table(run)
+    return Section("Claims", _HOW_TO_READ, tables=[table], anchor="claims")
+
+
 _HOW_TO_READ = (
     "A claim on a sign is reproduced if our whole 95 % interval over the seeds lies on its side; a "
     "claim on a size, if the whole interval lies within the tolerance. An interval that is too "
@@ -75,24 +83,50 @@ _HOW_TO_READ = (
 )
 
 
-def findings(run: Run) -> list[str]:
-    """What was found, a sentence for each study."""
-    found = []
-    for study in run.studies:
-        verdicts = [verdict for verdict in run.verdicts if verdict.study == study.name]
-        counts = Counter(verdict.verdict for verdict in verdicts)
-        failed = next((v.why for v in verdicts if v.why.startswith("control failed")), "")
-        if failed:
-            found.append(f"{study.title}. No verdict: {failed}.")
+def findings(run: Run) -> list[Finding]:
+    """What was found, for each study in words."""
+    return [Finding(f"{study.title}.", _found(run, study), study.name) for study in run.studies]
+
+
+def _found(run: Run, study: Study) -> str:
+    """Which claims came out how; at a scale without verdicts, how they did in the published run."""
+    verdicts = [verdict for verdict in run.verdicts if verdict.study == study.name]
+    failed = next((v.why for v in verdicts if v.why.startswith("control failed")), "")
+    if failed:
+        return f"No verdict: {failed}."
+    if is_judged(run, study):
+        return _in_words([plain_verdict(verdict) for verdict in verdicts])
+    known = [entry for entry in published()["verdicts"] if entry["study"] == study.name]
+    if not known:
+        return f"Scale “{run.scale}” gives no verdict, and none is published yet."
+    return f"In the published run of {published()['date']}: " + _in_words(known)
+
+
+def _in_words(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Verdicts grouped, the claims by their names; numbers where they speak against a claim."""
+    parts = []
+    for word in _ORDER:
+        found = [entry for entry in entries if entry["verdict"] == word]
+        if not found:
             continue
-        listed = ", ".join(f"{counts[word]} {word}" for word in _ORDER if counts[word])
-        against = [v.claim for v in verdicts if v.verdict == "not reproduced"]
-        rest = f" Not found here: {'; '.join(against)}." if against else ""
-        found.append(f"{study.title}. Of {len(verdicts)} claims: {listed}.{rest}")
-    return found
+        named = [
+            f"{entry['claim']} (ours {_number(entry['ours'])})"
+            if word in ("not reproduced", "undecided") and entry["ours"] is not None
+            else str(entry["claim"])
+            for entry in found
+        ]
+        parts.append(f"{word} {len(found)} of {len(entries)}: {'; '.join(named)}.")
+    return " ".join(part[0].upper() + part[1:] for part in parts)
+
+
+def is_judged(run: Run, study: Study) -> bool:
+    """Whether any claim of the study can be compared at the scale of the run."""
+    return any(run.scale in claim.scales for claim in study.claims)
 
 
 def _headlines(run: Run) -> list[Headline]:
+    if not any(is_judged(run, study) for study in run.studies):
+        return []
     counts = Counter(verdict.verdict for verdict in run.verdicts)
     return [Headline(str(counts[word]), word) for word in _ORDER if counts[word]]
 
@@ -115,10 +149,56 @@ def _claim_row(claim: Claim, verdict: Verdict) -> list[str]:
         f"{claim.source}, {claim.where}",
         _number(verdict.published),
         _number(verdict.ours),
-        "–" if verdict.interval is None else " to ".join(map(_number, verdict.interval)),
+        _interval(verdict.interval),
         verdict.verdict,
         verdict.why,
     ]
+
+
+def comparison_table(run: Run, studies: Sequence[Study] | None = None) -> Table:
+    """All claims: the verdicts of the published run, and beside them the numbers of this one.
+
+    The numbers of this run, of a scale that cannot be compared, get no verdict.
+
+    Args:
+        run: A run of a scale without verdicts.
+        studies: Whose claims; those that the run has records of if None.
+    """
+    known, ours = published_entries(), {(v.study, v.claim): v for v in run.verdicts}
+    rows = []
+    for study in run.studies if studies is None else studies:
+        seeds = f" ({published_seeds(study.name)} seeds)"
+        for claim in study.claims:
+            here = ours.get((study.name, claim.name))
+            entry = known.get((study.name, claim.name))
+            row = [claim.says, f"{claim.source}, {claim.where}", _number(claim.published)]
+            row += (
+                ["–", "not run yet"] if entry is None else [_ours(entry) + seeds, entry["verdict"]]
+            )
+            rows.append([*row, "–" if here is None else _number(here.ours)])
+    date = published()["date"]
+    columns = ["claim", "where", "published", f"ours at scale small, {date}", "its verdict"]
+    return Table(
+        [*columns, f"here, at scale {run.scale}"],
+        rows,
+        words=(0, 1, 4),
+        tones=TONES,
+        caption=(
+            f"The verdicts are those of the run of scale small that came along with coset, of "
+            f"{date}. The last column was computed in this run, at scale {run.scale}, too small "
+            "for a verdict."
+        ),
+    )
+
+
+def _ours(entry: Mapping[str, Any]) -> str:
+    if entry["interval"] is None:
+        return _number(entry["ours"])
+    return f"{_number(entry['ours'])}, {_interval(entry['interval'])}"
+
+
+def _interval(interval: Sequence[float] | None) -> str:
+    return "–" if interval is None else " to ".join(map(_number, interval))
 
 
 def _number(value: float | None) -> str:
@@ -182,7 +262,7 @@ def _figure(study: Study, exhibit: Exhibit, records: Sequence[Record]) -> Figure
     name = f"{study.name}-{exhibit.name}"
     facts = {"study": study.name, "revision": study.revision, "records": names}
     return Figure(
-        draw_charts(charts, name=name, facts=facts),
+        draw_panels(charts, name=name, facts=facts),
         exhibit.caption + (f" After {exhibit.where}." if exhibit.where else ""),
         exhibit.title,
         as_csv(charts),

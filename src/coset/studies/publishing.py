@@ -1,24 +1,20 @@
 """What is published of a run: its records, its figures, its verdicts, and the table of papers."""
 
 import json
-from collections.abc import Sequence
 from datetime import date
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from coset.files import write_text
-from coset.report import Table
 from coset.report.charts import as_csv, draw_charts
 from coset.studies.exhibits import charts_of, shown_by
-from coset.studies.page import TONES, plain_verdict
+from coset.studies.page import plain_verdict
+from coset.studies.published import published, published_entries
 from coset.studies.records import write_record
 from coset.studies.registry import names, study_named
 from coset.studies.runs import Run, begin
 from coset.studies.settings import ANTORAN, LAURENT, XIAO
 from coset.studies.study import Exhibit, ExplorerExhibit, Study, TableExhibit
-
-_VERDICTS = "verdicts.json"
 
 NOT_HERE: tuple[tuple[str, str, str, str], ...] = (
     (LAURENT, "table, calibration and detection columns", "ten columns of ten posteriors",
@@ -32,35 +28,6 @@ NOT_HERE: tuple[tuple[str, str, str, str], ...] = (
      "comes with the study of tomography"),
 )  # fmt: skip
 """What the papers show and the studies do not, and why."""
-
-
-def published() -> dict[str, Any]:
-    """The verdicts of the last published run of scale small: date, seeds and one entry a claim."""
-    text = (files("coset.studies") / _VERDICTS).read_text()
-    found: dict[str, Any] = json.loads(text)
-    return found
-
-
-def published_table(studies: Sequence[str] | None = None) -> Table:
-    """The published verdicts as a table, of some studies or of all."""
-    known = published()
-    rows = []
-    for entry in known["verdicts"]:
-        if studies is not None and entry["study"] not in studies:
-            continue
-        claims = {claim.name: claim for claim in study_named(entry["study"]).claims}
-        if entry["claim"] not in claims:
-            continue
-        seeds = known["seeds"].get(entry["study"], [])
-        says = claims[entry["claim"]].says
-        rows.append([says, _number(entry["ours"]), entry["verdict"], f"{len(seeds)}"])
-    return Table(
-        ["claim", "ours", "verdict", "seeds"],
-        rows,
-        words=(0, 2),
-        tones=TONES,
-        caption=f"Run at scale small on {known['date']}; not on this machine, not just now.",
-    )
 
 
 def _number(value: float | None) -> str:
@@ -112,7 +79,7 @@ def papers() -> str:
 
     Made from the declarations of the studies and the published verdicts.
     """
-    known = {(e["study"], e["claim"]): e for e in published()["verdicts"]}
+    known = published_entries()
     lines = [
         "# The papers, row by row",
         "",

@@ -69,7 +69,7 @@ function pair(root, data) {
   root.append(
     make("div", { class: "controls" }, firstLabel, secondLabel, measureLabel, pointLabel),
     moves, said,
-    make("div", { class: "plots" }, make("div", { class: "wideplot" }, path), ...matrices));
+    make("div", { class: "plots" }, make("div", { class: "across" }, path), ...matrices));
 
   function keepApart(changed, other) {
     if (changed.value === other.value) other.value = String((Number(other.value) + 1) % names.length);
