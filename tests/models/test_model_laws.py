@@ -69,6 +69,14 @@ CASES = {
     ),
     "point transformer": Case(lambda: models.point_transformer(**POINTS), (6, 7, 3), (6, 3)),
     "unet": Case(lambda: models.unet(widths=(4, 8), classes=2), (6, 1, 8, 8), (6, 2, 8, 8)),
+    "dilated": Case(
+        lambda: models.dilated(width=4, dilations=(1, 2), classes=2), (6, 1, 8, 8), (6, 2, 8, 8)
+    ),
+    "unet with a depth head": Case(
+        lambda: nn.Sequential(models.unet(widths=(4, 8), classes=2), models.depth_head(1.0, 0.5)),
+        (6, 1, 8, 8),
+        (6, 2, 8, 8),
+    ),
     "unet, batch, interpolated": Case(
         lambda: models.unet(widths=(4, 6, 8), normalisation="batch", upsampling="interpolated"),
         (6, 1, 9, 11),

@@ -102,3 +102,19 @@ def test_a_convolution_commutes_with_interpolation():
 def test_bad_arguments_are_refused(arguments):
     with pytest.raises(CosetError):
         unet(**arguments)
+
+
+def test_dropout_drops_whole_channels_behind_each_block():
+    """Two levels: two encoders and one decoder."""
+    plain, model = unet(widths=(4, 8)), unet(widths=(4, 8), dropout=0.5)
+    dropped = [m for m in model.modules() if isinstance(m, torch.nn.Dropout2d)]
+    assert [m.p for m in dropped] == [0.5] * 3
+    assert count(model) == count(plain)
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    model.train()
+    hidden = model.encoders[0](torch.randn(4, 1, 8, 8))
+    gone = (hidden == 0).flatten(2).all(-1)
+    assert gone.any()
+    assert not gone.all()
+    with pytest.raises(CosetError, match="dropout"):
+        unet(dropout=1.0)

@@ -1,5 +1,7 @@
 """Real data sets, their out-of-distribution partners, and shifted versions of them."""
 
+from coset.data.augmentation import Augmented as Augmented
+from coset.data.augmentation import augment as augment
 from coset.data.corruptions import CORRUPTIONS as CORRUPTIONS
 from coset.data.corruptions import corrupt as corrupt
 from coset.data.corruptions import rotate as rotate
@@ -25,6 +27,8 @@ from coset.data.datasets import omniglot as omniglot
 from coset.data.datasets import svhn as svhn
 from coset.data.datasets import tiny_imagenet as tiny_imagenet
 from coset.data.datasets import uci as uci
+from coset.data.depth import depth_interval as depth_interval
+from coset.data.depth import log_depth as log_depth
 from coset.data.partners import fit_images as fit_images
 from coset.data.partners import outliers_for as outliers_for
 from coset.data.pixels import CAMVID_CLASSES as CAMVID_CLASSES

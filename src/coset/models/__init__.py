@@ -9,6 +9,8 @@ from collections.abc import Callable
 from torch import nn
 
 from coset.models.convnet import convnet as convnet
+from coset.models.depth_head import depth_head as depth_head
+from coset.models.dilated import dilated as dilated
 from coset.models.fixup import fixup_resnet as fixup_resnet
 from coset.models.fixup import fixup_resnet20 as fixup_resnet20
 from coset.models.fixup import fixup_resnet50 as fixup_resnet50
@@ -41,4 +43,5 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "vision_transformer": vision_transformer,
     "point_transformer": point_transformer,
     "unet": unet,
+    "dilated": dilated,
 }

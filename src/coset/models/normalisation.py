@@ -106,6 +106,7 @@ def normalised_convolution(
     *,
     kernel: int = 3,
     stride: int = 1,
+    dilation: int = 1,
 ) -> tuple[nn.Conv2d, nn.Module]:
     """Return a convolution that keeps the size (up to its stride), and the norm after it.
 
@@ -121,7 +122,8 @@ def normalised_convolution(
         out_channels,
         kernel,
         stride=stride,
-        padding=kernel // 2,
+        padding=dilation * (kernel // 2),
+        dilation=dilation,
         bias=isinstance(norm, nn.Identity),
     )
     return convolution, norm

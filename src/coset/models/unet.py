@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from coset.errors import CosetError, require_counts
-from coset.models.choices import ACTIVATIONS, Activation, choose, require_lists
+from coset.models.choices import ACTIVATIONS, Activation, choose, dropout_of, require_lists
 from coset.models.normalisation import NORMALISATIONS, Normalisation, normalised_convolution
 
 Upsampling: TypeAlias = Callable[[int, int], nn.Module]
@@ -121,6 +121,7 @@ def unet(
     upsampling: str | Upsampling = "transposed",
     downsampling: Literal["pool", "strided"] = "pool",
     skips: Sequence[int] | None = None,
+    dropout: float = 0.0,
 ) -> UNet:
     """Return a U-Net with one level for each width; height and width of the pictures are kept.
 
@@ -135,6 +136,7 @@ def unet(
             size, and the finest level has one convolution only (Ulyanov et al. 2018).
         skips: Channels of the 1×1 convolution, norm and activation through which each decoder
             reads its encoder, the finest first; 0: it does not.  ``None``: it reads all channels.
+        dropout: Rate at which whole channels are dropped behind every encoder and decoder.
 
     >>> sum(p.numel() for p in unet(widths=(2,)).parameters())  # 18+4, 36+4, 2+1
     65
@@ -156,6 +158,7 @@ def unet(
             norm,
             build,
             stride=2 if strided and level else 1,
+            dropout=dropout,
         )
         for level, (before, after) in enumerate(pairwise((in_channels, *widths)))
     ]
@@ -165,7 +168,9 @@ def unet(
     upsamplings = [enlarge(before, after) for before, after in upward]
     keeps = enlarge is bilinear_upsampling
     decoders = [
-        _convolutions(skip + (before if keeps else after), (after, after), norm, build)
+        _convolutions(
+            skip + (before if keeps else after), (after, after), norm, build, dropout=dropout
+        )
         for skip, (before, after) in zip(reversed(passed), upward, strict=True)
     ]
     output = nn.Conv2d(widths[0], classes, 1)
@@ -190,7 +195,13 @@ def _skip(width: int, skip: int, norm: Normalisation, build: Activation) -> nn.M
 
 
 def _convolutions(
-    before: int, after: Sequence[int], norm: Normalisation, build: Activation, *, stride: int = 1
+    before: int,
+    after: Sequence[int],
+    norm: Normalisation,
+    build: Activation,
+    *,
+    stride: int = 1,
+    dropout: float = 0.0,
 ) -> nn.Sequential:
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for index, (channels, width) in enumerate(pairwise((before, *after)), start=1):
@@ -198,4 +209,5 @@ def _convolutions(
             channels, width, norm, stride=stride if index == 1 else 1
         )
         layers[f"activation{index}"] = build()
+    layers["dropout"] = dropout_of(dropout, nn.Dropout2d)
     return nn.Sequential(layers)

@@ -1,12 +1,12 @@
 """What a recipe describes, made: the network, the data, and the training of one stack."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from coset import data, models
 from coset.bayes.batches import InMemory
@@ -24,7 +24,6 @@ from coset.metrics import accuracy, negative_log_likelihood
 from coset.vocabulary import Batch, Weights
 from coset.weights.randomness import own_randomness
 from coset.weights.stacking import unstack
-from coset.zoo.augmentation import augment
 from coset.zoo.recipe import Augmentation, Examples, Training, ZooRecipe
 
 FACTORIES: Mapping[str, Callable[..., nn.Module]] = {
@@ -85,36 +84,6 @@ def load_examples(settings: Examples) -> tuple[Batch, Batch]:
         chosen = slice(count or len(targets))
         parts.append((inputs[chosen].clone(), targets[chosen].clone()))
     return parts[0], parts[1]
-
-
-@dataclass(frozen=True)
-class Augmented:
-    """Examples that are changed each time they are shown; one pass shows them as they are."""
-
-    plain: InMemory
-    how: Augmentation
-    generator: torch.Generator
-
-    @property
-    def size(self) -> int:
-        """Number of examples."""
-        return self.plain.size
-
-    @property
-    def batch_size(self) -> int:
-        """Examples in a batch of a pass."""
-        return self.plain.batch_size
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Batches in order, not augmented."""
-        return iter(self.plain)
-
-    def rows(self, index: Tensor) -> Batch:
-        """The examples of the given numbers, augmented anew."""
-        inputs, targets = self.plain.rows(index)
-        assert isinstance(inputs, Tensor)
-        pictures = augment(inputs.flatten(0, index.dim() - 1), self.how, self.generator)
-        return pictures.view(inputs.shape), targets
 
 
 @dataclass
@@ -207,9 +176,10 @@ def check_recipe(recipe: ZooRecipe) -> Problem:
 def _problem(recipe: ZooRecipe, seed: int) -> tuple[Problem, InMemory]:
     train, test = load_examples(recipe.data)
     plain, how = InMemory(*train), recipe.augmentation
-    shown: InMemory | Augmented = plain
+    shown: InMemory | data.Augmented = plain
     if how != Augmentation():
-        shown = Augmented(plain, how, torch.Generator().manual_seed(seed))
+        random = torch.Generator().manual_seed(seed)
+        shown = data.Augmented(*train, crop=how.crop, flip=how.flip, generator=random)
     prior = GaussianPrior(recipe.training.weight_decay * plain.size)
     module = build_module(recipe)
     base = Problem.of(module, plain, likelihood=Categorical(), prior=prior)
