@@ -11,6 +11,8 @@ from torchmetrics.functional.image import (
 
 from coset.errors import CosetError
 from coset.metrics import (
+    boundary_band,
+    class_intersection_over_union,
     confusion,
     depth_errors,
     expected_calibration_error,
@@ -153,3 +155,36 @@ def test_depths_that_are_nan_have_no_say_only_where_told(generator):
         depth_errors(e, torch.full_like(d, torch.nan), missing="nan")
     with pytest.raises(CosetError, match="missing='drop'"):
         depth_errors(e, d, missing="drop")
+
+
+def test_overlap_by_class_is_that_of_scikit_learn(generator):
+    truth = torch.randint(4, (3, 6, 7), generator=generator)
+    guess = torch.randint(4, (3, 6, 7), generator=generator)
+    truth[0] = 9
+    known = truth != 9
+    found = class_intersection_over_union(guess, truth, ignore=9)
+    want = jaccard_score(truth[known], guess[known], average=None)
+    assert found.tolist() == pytest.approx(want.tolist(), abs=1e-6)
+    probabilities = torch.nn.functional.one_hot(guess, 6).movedim(-1, 1).double()
+    by_class = class_intersection_over_union(probabilities, truth, ignore=9)
+    assert by_class[:4].tolist() == pytest.approx(want.tolist(), abs=1e-12)
+    assert by_class[4:].isnan().all()
+    mean = mean_intersection_over_union(probabilities, truth, ignore=9)
+    assert float(mean) == pytest.approx(np.mean(want), abs=1e-12)
+
+
+def test_the_band_is_what_a_loop_over_neighbours_finds(generator):
+    labels = torch.randint(3, (2, 9, 8), generator=generator)
+    labels[:, 3:7, 2:7] = 1
+    labels[:, :2] = 7  # void
+    for width in (1, 2):
+        found = boundary_band(labels, width=width, ignore=7)
+        for n, row, column in np.ndindex(2, 9, 8):
+            rows = slice(max(0, row - width), row + width + 1)
+            columns = slice(max(0, column - width), column + width + 1)
+            near = set(labels[n, rows, columns].flatten().tolist()) - {7}
+            own = int(labels[n, row, column])
+            assert bool(found[n, row, column]) == (own != 7 and bool(near - {own}))
+    assert not boundary_band(torch.full((1, 4, 4), 7), ignore=7).any()
+    with pytest.raises(CosetError, match="whole numbers"):
+        boundary_band(labels.double())

@@ -288,7 +288,11 @@ def test_dense_tasks_count_every_pixel(segmenter):
     value = metrics.mutual_information(pixels).mean()
     assert record["mutual_information"] == pytest.approx(float(value), abs=1e-12)
     assert record["mean_intersection_over_union_standard_error"] > 0
-    assert "adaptive_calibration_error" not in record
+    for name in ("adaptive_calibration_error", "area_under_risk_coverage"):
+        running = metrics.Running(name)
+        running.update(rows, labels)
+        exact = float(getattr(metrics, name)(rows, labels))
+        assert abs(record[name] - exact) <= float(running.bound())
     assert 0 <= record["auroc"] <= 1
 
 
@@ -312,10 +316,11 @@ def test_pixels_of_one_output_may_come_without_its_axis(generator):
     assert record == evaluate(table, (torch.arange(6), targets))
 
 
-def test_dense_tasks_refuse_metrics_that_order_all_pixels(segmenter):
+def test_dense_tasks_refuse_metrics_that_need_all_pixels(segmenter):
     table, y = segmenter
+    own = metrics.Metric("own", metrics.accuracy, ("probabilities", "labels"), "high")
     with pytest.raises(CosetError, match="all pixels at once"):
-        evaluate(table, (torch.arange(20), y), metrics=["adaptive_calibration_error"])
+        evaluate(table, (torch.arange(20), y), metrics=[own])
 
 
 @pytest.mark.parametrize(

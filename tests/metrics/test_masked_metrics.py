@@ -12,6 +12,7 @@ import coset
 from coset import Categorical, GaussianNoise, MaximumAPosteriori, MonteCarlo
 from coset.errors import CosetError
 from coset.metrics import (
+    Running,
     accuracy,
     adaptive_calibration_error,
     area_under_risk_coverage,
@@ -167,8 +168,14 @@ def test_foreign_pixels_are_told_from_the_others_of_their_pictures(pictures, gen
         metrics=["auroc", "aupr", "fpr_at_95"],
     )
     scores, truth = -p.amax(1).numpy().ravel(), mask.numpy().ravel()
-    assert found["auroc"] == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
-    assert found["aupr"] == pytest.approx(average_precision_score(truth, scores), abs=1e-12)
+    bounds = {}
+    for name in found:
+        running = Running(name)
+        running.update(1 - p.amax(1)[~mask], 1 - p.amax(1)[mask])
+        bounds[name] = float(running.bound())
+        assert float(running.compute()) == pytest.approx(found[name], abs=1e-12)
+    assert abs(found["auroc"] - roc_auc_score(truth, scores)) <= bounds["auroc"] < 0.01
+    assert abs(found["aupr"] - average_precision_score(truth, scores)) <= bounds["aupr"] < 0.05
     with pytest.raises(CosetError, match="mask of shape"):
         evaluate(
             predictor_of(p, Categorical(ignore=255)),

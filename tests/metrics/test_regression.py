@@ -9,6 +9,7 @@ from coset.metrics import (
     continuous_ranked_probability_score,
     gaussian_negative_log_likelihood,
     interval_coverage,
+    interval_coverages,
     quantile_calibration,
     quantile_calibration_error,
     root_mean_squared_error,
@@ -76,3 +77,11 @@ def test_true_laws_are_calibrated(generator):
     y = torch.randn(100_000, generator=generator)
     assert float(interval_coverage(zero, zero + 1, y)) == pytest.approx(0.95, abs=0.004)
     assert float(quantile_calibration_error(zero, zero + 1, y)) < 0.008
+
+
+def test_coverages_at_several_levels(generator):
+    mean, y = torch.randn(2, 500, generator=generator, dtype=torch.float64)
+    variance = torch.full_like(mean, 2.0)
+    found = interval_coverages(mean, variance, y)
+    for level, share in zip((0.5, 0.9, 0.95), found, strict=True):
+        assert share == interval_coverage(mean, variance, y, level=level)

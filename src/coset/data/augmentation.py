@@ -112,7 +112,7 @@ def shifted(
     rows = most - moves[:, :1] + torch.arange(height)
     columns = most - moves[:, 1:] + torch.arange(width)
     numbers = torch.arange(len(values))[:, None, None]
-    found = wide.movedim((-2, -1), (1, 2))[numbers, rows[:, :, None], columns[:, None, :]]
+    found: Tensor = wide.movedim((-2, -1), (1, 2))[numbers, rows[:, :, None], columns[:, None, :]]
     return found.movedim((1, 2), (-2, -1))
 
 

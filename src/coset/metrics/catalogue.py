@@ -1,8 +1,8 @@
 """The table of metrics: what each one is called, what it reads, and which values are good.
 
 A row with ``per_input`` is a mean over inputs; one with ``sums`` is a function of statistics that
-add up over batches.  Both can be computed from a set that does not fit in memory; the others need
-the predictions of the whole set at once.
+add up over batches, exact or from histograms with a bound (:mod:`coset.metrics.histograms`).  Both
+can be computed from a set that does not fit in memory; the others need the whole set at once.
 """
 
 from collections.abc import Callable
@@ -36,6 +36,15 @@ from coset.metrics.diversity import (
     entropy,
     entropy_unchecked,
     mutual_information,
+)
+from coset.metrics.histograms import (
+    adaptive_error_of,
+    aupr_of,
+    auroc_of,
+    confidence_sums,
+    detection_counts,
+    fpr_at_95_of,
+    risk_area_of,
 )
 from coset.metrics.pairwise import pairwise_mutual_information
 from coset.metrics.regression import (
@@ -93,10 +102,12 @@ class Sums:
     Attributes:
         update: From the readings of a batch to statistics that add up over batches.
         compute: From the summed statistics to the metric.
+        bound: How far it may be from the exact one; ``None``: it is exact.
     """
 
     update: Callable[..., Tensor]
     compute: Callable[[Tensor], Tensor]
+    bound: Callable[[Tensor], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -135,6 +146,20 @@ def _below(mean: Tensor, variance: Tensor, targets: Tensor) -> Tensor:
     return torch.cat([counts, counts.new_tensor([targets.numel()])])
 
 
+def _binned(update: Callable[..., Tensor], of: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Sums:
+    """A metric from a histogram, with its bound."""
+    return Sums(update, lambda sums: of(sums)[0], lambda sums: of(sums)[1])
+
+
+def _top_label_sums(probabilities: Tensor, labels: Tensor) -> Tensor:
+    return confidence_sums(*confident_answers(probabilities, labels))
+
+
+def _class_sums(probabilities: Tensor, labels: Tensor) -> Tensor:
+    classes = torch.arange(probabilities.shape[1], device=labels.device)
+    return confidence_sums(probabilities.mT, labels == classes.unsqueeze(1))
+
+
 CALIBRATION_SUMS = Sums(
     lambda probabilities, labels: equal_width_sums(*confident_answers(probabilities, labels), 15),
     lambda sums: bins_from_sums(sums).error,
@@ -169,18 +194,36 @@ CATALOGUE = (
         "low",
         sums=CALIBRATION_SUMS,
     ),
-    Metric("adaptive_calibration_error", adaptive_calibration_error, OF_LABELS, "low"),
-    Metric("classwise_calibration_error", classwise_calibration_error, OF_LABELS, "low"),
-    Metric("area_under_risk_coverage", area_under_risk_coverage, OF_LABELS, "low"),
+    Metric(
+        "adaptive_calibration_error",
+        adaptive_calibration_error,
+        OF_LABELS,
+        "low",
+        sums=_binned(_top_label_sums, adaptive_error_of),
+    ),
+    Metric(
+        "classwise_calibration_error",
+        classwise_calibration_error,
+        OF_LABELS,
+        "low",
+        sums=_binned(_class_sums, adaptive_error_of),
+    ),
+    Metric(
+        "area_under_risk_coverage",
+        area_under_risk_coverage,
+        OF_LABELS,
+        "low",
+        sums=_binned(_top_label_sums, risk_area_of),
+    ),
     Metric("entropy", entropy, ("probabilities",), None, entropy_unchecked),
     Metric("mutual_information", mutual_information, OF_MEMBERS, None, mutual_information),
     Metric(
         "disagreement", disagreement, ("several_members", "log_weights"), None, disagreement_inputs
     ),
     Metric("pairwise_mutual_information", pairwise_mutual_information, ("all_members",), None),
-    Metric("auroc", auroc, OF_SCORES, "high"),
-    Metric("aupr", aupr, OF_SCORES, "high"),
-    Metric("fpr_at_95", fpr_at_95, OF_SCORES, "low"),
+    Metric("auroc", auroc, OF_SCORES, "high", sums=_binned(detection_counts, auroc_of)),
+    Metric("aupr", aupr, OF_SCORES, "high", sums=_binned(detection_counts, aupr_of)),
+    Metric("fpr_at_95", fpr_at_95, OF_SCORES, "low", sums=_binned(detection_counts, fpr_at_95_of)),
     Metric("agreement", agreement, OF_REFERENCE, "high"),
     Metric("total_variation", total_variation, OF_REFERENCE, "low"),
     Metric("maximum_mean_discrepancy", maximum_mean_discrepancy, OF_WEIGHTS, "low"),

@@ -55,11 +55,13 @@ class Collected:
     """Predictions reduced to what the metrics need.
 
     Of a metric that is a mean we keep its value for each input; of the others the readings, or in
-    dense tasks, where an image is an input, the summed statistics of each image.
+    dense tasks, where an image is an input, the summed statistics: of each image by itself if
+    images are to be resampled, of all together if not.
     """
 
     metrics: tuple[Metric, ...]
     dense: bool
+    resampled: bool = True
     values: dict[str, list[Tensor]] = field(default_factory=dict)
     statistics: dict[str, list[Tensor]] = field(default_factory=dict)
     columns: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -73,7 +75,7 @@ class Collected:
                 columns |= set(metric.reads)
             elif self.dense and (metric.per_input is not None or metric.sums is not None):
                 # sums, not means: images may have different numbers of pixels that count
-                self.statistics.setdefault(metric.name, []).append(as_sums(metric).update(*read))
+                self._add_statistics(metric.name, as_sums(metric).update(*read))
             elif metric.per_input is not None:
                 value = metric.per_input(*read).double()
                 self.values.setdefault(metric.name, []).append(value)
@@ -81,6 +83,13 @@ class Collected:
                 columns |= set(metric.reads)
         for name in sorted(columns & set(readings)):
             self.columns.setdefault(name, []).append(readings[name])
+
+    def _add_statistics(self, name: str, statistics: Tensor) -> None:
+        parts = self.statistics.setdefault(name, [])
+        if parts and not self.resampled:
+            parts[0] += statistics
+        else:
+            parts.append(statistics)
 
     def results(self, resamples: int | None, generator: torch.Generator) -> dict[str, float]:
         """Every metric, followed by its standard error if resamples are asked for."""

@@ -4,13 +4,14 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from coset.bayes.likelihood import Missing
 from coset.errors import CosetError
 from coset.metrics.calibration import expected_calibration_error
 from coset.metrics.checks import (
+    check_at_least,
     check_finite,
     check_floating,
     check_pixels,
@@ -35,6 +36,29 @@ def mean_intersection_over_union(
     >>> float(mean_intersection_over_union(torch.tensor([[0, 1, 1, 1]]), truth))  # (1/2 + 2/3) / 2
     0.583...
     """
+    dtype, counts = _counted_pairs(predictions, targets, ignore)
+    return intersection_over_union(counts).to(dtype)
+
+
+def class_intersection_over_union(
+    predictions: Tensor, targets: Int[Tensor, "n ..."], *, ignore: int | None = None
+) -> Float[Tensor, " c"]:
+    """|P_k ∩ T_k| / |P_k ∪ T_k| of each class, NaN for one that is in neither map.
+
+    Arguments as of :func:`mean_intersection_over_union`, which is the mean of what is not NaN.
+
+    >>> truth = torch.tensor([[0, 0, 2, 2]])
+    >>> class_intersection_over_union(torch.tensor([[0, 2, 2, 2]]), truth).tolist()
+    [0.5, nan, 0.666...]
+    """
+    dtype, counts = _counted_pairs(predictions, targets, ignore)
+    return _overlap(counts).to(dtype)
+
+
+def _counted_pairs(
+    predictions: Tensor, targets: Tensor, ignore: int | None
+) -> tuple[torch.dtype, Int[Tensor, "c c"]]:
+    """The confusion of what counts, and the type of the answer."""
     for name, values in (("predictions", predictions), ("targets", targets)):
         check_tensor(name, values)
     dtype, classes = torch.get_default_dtype(), None
@@ -48,7 +72,37 @@ def mean_intersection_over_union(
         check_same_shape("predictions", predictions, "targets", targets)
         known = targets != ignore
         predictions, targets = predictions[known], targets[known]
-    return intersection_over_union(confusion(predictions, targets, classes)).to(dtype)
+    return dtype, confusion(predictions, targets, classes)
+
+
+def boundary_band(
+    labels: Int[Tensor, "n h w"], *, width: int = 2, ignore: int | None = None
+) -> Bool[Tensor, "n h w"]:
+    """Pixels with another class at most ``width`` pixels away, in rows and in columns.
+
+    Metrics of the band alone: ``targets = torch.where(band, labels, ignore)``; of the interior:
+    ``~band``.  Pixels to ignore are neither in the band nor another class.
+
+    >>> boundary_band(torch.tensor([[[0, 0, 0, 1, 1]]]), width=1).tolist()
+    [[[False, False, True, True, False]]]
+    """
+    check_at_least("width", width, 1)
+    check_tensor("labels", labels)
+    if labels.is_floating_point() or labels.ndim != 3:
+        raise CosetError(
+            f"labels have shape {tuple(labels.shape)} and type {labels.dtype}",
+            "needed whole numbers (n, h, w)",
+            "take argmax over the classes, or call .long()",
+        )
+    void = torch.zeros_like(labels, dtype=torch.bool) if ignore is None else labels == ignore
+    values = labels.double()
+
+    def largest(of: Tensor) -> Tensor:
+        return torch.nn.functional.max_pool2d(of.unsqueeze(1), 2 * width + 1, 1, width)[:, 0]
+
+    high = largest(values.masked_fill(void, -math.inf))
+    low = -largest((-values).masked_fill(void, -math.inf))
+    return (high != low) & ~void
 
 
 def confusion(
@@ -88,9 +142,13 @@ def intersection_over_union(counts: Shaped[Tensor, "c c"]) -> Float[Tensor, ""]:
     >>> float(intersection_over_union(torch.tensor([[1, 1], [0, 2]])))
     0.583...
     """
+    return _overlap(counts).nanmean()
+
+
+def _overlap(counts: Shaped[Tensor, "c c"]) -> Float[Tensor, " c"]:
+    """Intersection by union of each class, 0 / 0 for those that are absent."""
     both = counts.diagonal().double()
-    union = counts.sum(0) + counts.sum(1) - both
-    return (both / union)[union > 0].mean()
+    return both / (counts.sum(0) + counts.sum(1) - both)
 
 
 def pixel_calibration_error(

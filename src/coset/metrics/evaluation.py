@@ -46,7 +46,8 @@ def evaluate(
     likelihood gives no say (``Categorical(ignore=…)``, ``missing="nan"``) have none here; dense
     tasks are averaged over the other pixels, and resampled by pictures.  One batch of members is
     in memory at a time; of the rest we keep what the metrics read: a value for each input, and the
-    mean predictions.
+    mean predictions.  Of pixels we keep sums and histograms alone, so that metrics that order them
+    all are right up to the bound of :class:`coset.metrics.Running`.
 
     Args:
         predictor: Called with a batch of inputs.
@@ -78,7 +79,15 @@ def evaluate(
     with torch.no_grad():
         likelihood = getattr(predictor, "likelihood", None)
         predict = predictor if rule is None else partial(predictor, rule=rule)  # type: ignore[call-arg]
-        collected = collect(predict, test, outliers, metrics, score, likelihood=likelihood)
+        collected = collect(
+            predict,
+            test,
+            outliers,
+            metrics,
+            score,
+            likelihood=likelihood,
+            resampled=standard_error is not None,
+        )
     return collected.results(standard_error, generator)
 
 
@@ -90,6 +99,7 @@ def collect(
     score: Score | None,
     *,
     likelihood: Likelihood | None,
+    resampled: bool = True,
 ) -> Collected:
     """Predict the test set, then the outliers, and keep what the metrics read."""
     yes_or_no = None
@@ -119,7 +129,7 @@ def collect(
                 found["inlier_scores"] = score(part)
             if collected is None:
                 offered = set(found) | _offered_by(outliers, dense, "members" in found)
-                collected = Collected(_choose(metrics, offered, dense), dense)
+                collected = Collected(_choose(metrics, offered, dense), dense, resampled)
             collected.add(found)
     if collected is None or score is None:
         raise CosetError(
@@ -176,7 +186,7 @@ def _add_outliers(collected: Collected, predictor: Predict, outliers: Data, scor
         predictions = _predicted(predictor, inputs)
         if mask is not None and mask.dtype == torch.bool and mask.ndim > 1:
             if empty:  # pixels are told from pixels of the same pictures
-                collected.columns["inlier_scores"] = []
+                collected.columns.pop("inlier_scores", None)
             _add_pixels(collected, predictions, mask, score)
             empty = False
             continue
@@ -207,7 +217,8 @@ def _add_pixels(
             if default
             else "let the score give one number a pixel, or leave the mask out",
         )
-    collected.add({"inlier_scores": scores[~mask], "outlier_scores": scores[mask]})
+    for values, foreign in zip(scores, mask, strict=True):
+        collected.add({"inlier_scores": values[~foreign], "outlier_scores": values[foreign]})
 
 
 def _default_score(
@@ -242,11 +253,12 @@ def variance_score(predictions: PredictionsLike) -> Float[Tensor, " n"]:
 
 
 def _largest_probability(predictions: PredictionsLike) -> Float[Tensor, "n ..."]:
-    return -predictions.mean.amax(1)
+    return 1 - predictions.mean.double().amax(1)  # in the order of -p, and finer near zero
 
 
 def _likelier_answer(predictions: PredictionsLike) -> Float[Tensor, "n ..."]:
-    return -torch.maximum(predictions.mean, 1 - predictions.mean).mean(1)
+    mean = predictions.mean.double()
+    return torch.minimum(mean, 1 - mean).mean(1)
 
 
 def _pixel_variance(predictions: PredictionsLike) -> Float[Tensor, "n ..."]:

@@ -1,6 +1,7 @@
 """Metrics of regression with Gaussian predictions, averaged over every predicted number."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -102,6 +103,26 @@ def interval_coverage(
         raise CosetError(f"level is {level!r}", "needed a number between 0 and 1", "give 0.95")
     _check_levels(torch.tensor([level]))
     return covered_entries(mean, variance, targets, level=level).mean().to(mean.dtype)
+
+
+def interval_coverages(
+    mean: Float[Tensor, "*axes"],
+    variance: Float[Tensor, "*axes"],
+    targets: Float[Tensor, "*axes"],
+    *,
+    levels: Sequence[float] = (0.5, 0.9, 0.95),
+    missing: Missing = "refuse",
+) -> Float[Tensor, " levels"]:
+    """``interval_coverage`` at several levels.
+
+    >>> mean, variance = torch.zeros(4), torch.ones(4)
+    >>> interval_coverages(mean, variance, torch.tensor([0.5, 1.0, 1.8, 3.0])).tolist()
+    [0.25, 0.5, 0.75]
+    """
+    found = [
+        interval_coverage(mean, variance, targets, level=level, missing=missing) for level in levels
+    ]
+    return torch.stack(found)
 
 
 def covered_entries(

@@ -10,7 +10,8 @@ from coset.metrics.catalogue import Metric, Sums, metric_named
 class Running:
     """One metric of the catalogue, accumulated over batches in memory that does not grow.
 
-    Metrics that order the whole set (AUROC, bins of equal count, risk-coverage) cannot run so.
+    Those that order the whole set (AUROC, bins of equal count, risk-coverage) run on histograms;
+    ``bound`` says how far they may be from the exact ones.
 
     >>> running = Running("accuracy")
     >>> running.update(torch.tensor([[0.9, 0.1]]), torch.tensor([0]))
@@ -32,11 +33,19 @@ class Running:
 
     def compute(self) -> Tensor:
         """The metric over all batches so far, in float64."""
+        return self._sums.compute(self._seen())
+
+    def bound(self) -> Tensor:
+        """How far the result may be from the exact one, given these data; 0: it is exact."""
+        seen = self._seen()
+        return torch.zeros(()).to(seen) if self._sums.bound is None else self._sums.bound(seen)
+
+    def _seen(self) -> Tensor:
         if self._total is None:
             raise CosetError(
                 f"{self.metric.name} has seen no batch", "needed one or more", "call update first"
             )
-        return self._sums.compute(self._total)
+        return self._total
 
 
 def as_sums(metric: Metric) -> Sums:

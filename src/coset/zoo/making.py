@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from coset import data, models
 from coset.bayes.batches import InMemory
@@ -179,7 +179,9 @@ def _problem(recipe: ZooRecipe, seed: int) -> tuple[Problem, InMemory]:
     shown: InMemory | data.Augmented = plain
     if how != Augmentation():
         random = torch.Generator().manual_seed(seed)
-        shown = data.Augmented(*train, crop=how.crop, flip=how.flip, generator=random)
+        pictures, labels = train
+        assert isinstance(pictures, Tensor), "one input"
+        shown = data.Augmented(pictures, labels, generator=random, crop=how.crop, flip=how.flip)
     prior = GaussianPrior(recipe.training.weight_decay * plain.size)
     module = build_module(recipe)
     base = Problem.of(module, plain, likelihood=Categorical(), prior=prior)
