@@ -137,7 +137,8 @@ def tinted(pictures: Pictures, strength: float, generator: torch.Generator) -> P
     """
     shape = (2, *pictures.shape[:2], 1, 1)
     factor, power = (strength * torch.randn(shape, generator=generator)).exp().to(pictures)
-    return (factor * pictures.clamp(0, 1) ** power).clamp(0, 1)
+    found: Tensor = (factor * pictures.clamp(0, 1) ** power).clamp(0, 1)
+    return found
 
 
 @dataclass(frozen=True, eq=False)

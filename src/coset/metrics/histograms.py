@@ -92,7 +92,7 @@ def aupr_of(counts: Float[Tensor, "2 bins"]) -> tuple[Tensor, Tensor]:
         """Σ_j (T + j) / (T + j + above) = m − above Σ_j 1 / (T + j + above), but for zeros."""
         start = before + above
         harmonic = torch.digamma(start + outliers + 1) - torch.digamma(start + 1)
-        sums = outliers - above * harmonic
+        sums: Tensor = outliers - above * harmonic
         sums[HALF] = tied[HALF]
         return sums
 
