@@ -26,8 +26,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from coset import KFAC, Categorical, GaussianPrior, Laplace, LastLayer, Problem, fit, functionalise
 from coset.bayes import as_batches
+from coset.inference.laplace.evidence import best_precision, spectrum_of
 from coset.models import resnet20
-from coset.posterior.evidence import best_precision, spectrum_of
 
 PRECISION = 10.0
 """Of the prior, before it is tuned."""

@@ -54,23 +54,23 @@ if TYPE_CHECKING:
     from coset.errors import CosetError as CosetError
     from coset.inference.ensemble import DeepEnsemble as DeepEnsemble
     from coset.inference.hmc import HMC as HMC
-    from coset.inference.laplace import Laplace as Laplace
+    from coset.inference.laplace.by_evidence import ByEvidence as ByEvidence
+    from coset.inference.laplace.method import Laplace as Laplace
+    from coset.inference.laplace.part import LastLayer as LastLayer
+    from coset.inference.laplace.part import Subnetwork as Subnetwork
     from coset.inference.map_estimate import MaximumAPosteriori as MaximumAPosteriori
     from coset.inference.mean_field import MeanField as MeanField
     from coset.inference.method import Method as Method
     from coset.inference.monte_carlo_dropout import MCDropout as MCDropout
     from coset.inference.multi_mode import MultiMode as MultiMode
     from coset.inference.nuts import NUTS as NUTS
-    from coset.inference.precisions.by_evidence import ByEvidence as ByEvidence
-    from coset.inference.precisions.learnt import Learnt as Learnt
     from coset.inference.rebased import RebasedGaussian as RebasedGaussian
     from coset.inference.run_record import Checkpoint as Checkpoint
     from coset.inference.sampling.stochastic import Cyclical as Cyclical
     from coset.inference.sghmc import SGHMC as SGHMC
     from coset.inference.sgld import SGLD as SGLD
-    from coset.inference.subsets import LastLayer as LastLayer
-    from coset.inference.subsets import Subnetwork as Subnetwork
     from coset.inference.swag import SWAG as SWAG
+    from coset.inference.training.learnt import Learnt as Learnt
     from coset.inference.training.optimisers import SGD as SGD
     from coset.inference.training.optimisers import Adam as Adam
     from coset.inference.training.schedules import Constant as Constant
@@ -174,7 +174,7 @@ NAMES: dict[str, str] = {
     "Checkpoint": "coset.inference.run_record",
     "DeepEnsemble": "coset.inference.ensemble",
     "HMC": "coset.inference.hmc",
-    "Laplace": "coset.inference.laplace",
+    "Laplace": "coset.inference.laplace.method",
     "MaximumAPosteriori": "coset.inference.map_estimate",
     "MeanField": "coset.inference.mean_field",
     "Method": "coset.inference.method",
@@ -192,10 +192,10 @@ NAMES: dict[str, str] = {
     "SGLD": "coset.inference.sgld",
     "Cyclical": "coset.inference.sampling.stochastic",
     "SWAG": "coset.inference.swag",
-    "LastLayer": "coset.inference.subsets",
-    "Subnetwork": "coset.inference.subsets",
-    "Learnt": "coset.inference.precisions.learnt",
-    "ByEvidence": "coset.inference.precisions.by_evidence",
+    "LastLayer": "coset.inference.laplace.part",
+    "Subnetwork": "coset.inference.laplace.part",
+    "Learnt": "coset.inference.training.learnt",
+    "ByEvidence": "coset.inference.laplace.by_evidence",
     "evaluate": "coset.metrics.evaluation",
     "FitReport": "coset.posterior.families",
     "Mixture": "coset.posterior.families",

@@ -24,7 +24,7 @@ from coset.inference.function_fingerprint import (
     probe_of,
     require_same_function,
 )
-from coset.inference.laplace import Laplace
+from coset.inference.laplace.method import Laplace
 from coset.inference.method import fit_telling, require_method
 from coset.inference.updating import NewMean, add_data
 from coset.posterior.draws import require_generator

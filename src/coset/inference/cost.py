@@ -17,7 +17,8 @@ from coset.curvature.kfac import KFAC
 from coset.curvature.matrix_free import MatrixFree
 from coset.curvature.sampled import MonteCarloFisher, plain
 from coset.inference.ensemble import DeepEnsemble
-from coset.inference.laplace import Laplace
+from coset.inference.laplace.method import Laplace
+from coset.inference.laplace.part import LastLayer
 from coset.inference.map_estimate import MaximumAPosteriori
 from coset.inference.mean_field import MeanField
 from coset.inference.method import Method
@@ -26,7 +27,6 @@ from coset.inference.multi_mode import MultiMode
 from coset.inference.rebased import RebasedGaussian
 from coset.inference.sghmc import SGHMC
 from coset.inference.sgld import SGLD
-from coset.inference.subsets import LastLayer
 from coset.inference.swag import SWAG
 from coset.printing import several
 from coset.progress import duration

@@ -2,7 +2,7 @@
 
 from coset.inference.ensemble import DeepEnsemble
 from coset.inference.hmc import HMC
-from coset.inference.laplace import Laplace
+from coset.inference.laplace.method import Laplace
 from coset.inference.map_estimate import MaximumAPosteriori
 from coset.inference.mean_field import MeanField
 from coset.inference.method import Method

@@ -8,8 +8,8 @@ from coset.bayes.batches import Data
 from coset.bayes.problem import Problem
 from coset.errors import CosetError, require_kinds
 from coset.inference.beginnings import member_seeds, starting_points
-from coset.inference.precisions.learnt import Learner, Learnt, teller
 from coset.inference.run_record import Checkpoint
+from coset.inference.training.learnt import Learner, Learnt, teller
 from coset.inference.training.loop import train_stack
 from coset.inference.training.optimisers import Adam, Optimiser
 from coset.inference.training.recipe import Recipe

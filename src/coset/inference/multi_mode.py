@@ -14,7 +14,7 @@ from coset.errors import CosetError, require_counts, require_kinds
 from coset.inference.beginnings import member_seeds, starting_points
 from coset.inference.ensemble import DeepEnsemble
 from coset.inference.hmc import HMC
-from coset.inference.laplace import Laplace
+from coset.inference.laplace.method import Laplace
 from coset.inference.map_estimate import MaximumAPosteriori, require_training
 from coset.inference.method import Method, fit_telling, require_method
 from coset.inference.monte_carlo_dropout import MCDropout

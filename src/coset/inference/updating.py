@@ -20,7 +20,7 @@ from coset.curvature.measure import has_order, recordings, squares
 from coset.curvature.structures import DiagonalOnly, Full, weighted_rows
 from coset.curvature.tangent import Point, Tangent, tangent_of
 from coset.errors import CosetError
-from coset.inference.subsets import Columns
+from coset.inference.laplace.part import Columns
 from coset.linalg import (
     BlockDiagonal,
     Dense,

@@ -21,8 +21,8 @@ from coset.curvature.matrix_free import (
     MatrixFree,
     StochasticDescent,
 )
+from coset.inference.laplace.part import Subnetwork
 from coset.inference.run_record import RunRecord
-from coset.inference.subsets import Subnetwork
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -12,9 +12,9 @@ from torch import nn
 
 from coset import KFAC, DiagonalOnly, Full, GaussianNoise, GaussianPrior, Laplace, fit
 from coset.curvature.matrix_free import ConjugateGradients, MatrixFree, StochasticDescent
+from coset.inference.laplace.groups import Groups
+from coset.inference.laplace.part import LastLayer
 from coset.inference.matrix_free.model import Model, estimate_diagonal
-from coset.inference.precisions.grouping import Groups
-from coset.inference.subsets import LastLayer
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -23,7 +23,7 @@ from coset.curvature.matrix_free import (
     MatrixFree,
     StochasticDescent,
 )
-from coset.inference.precisions.grouping import group_weights
+from coset.inference.laplace.groups import group_weights
 
 pytestmark = pytest.mark.usefixtures("double")
 

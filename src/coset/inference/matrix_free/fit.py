@@ -18,12 +18,12 @@ from coset.curvature.products import Linearisation
 from coset.curvature.tangent import Form, Mean, Tangent
 from coset.errors import CosetError
 from coset.inference.doubts import unfinished, unheard
+from coset.inference.laplace.by_evidence import ByEvidence
+from coset.inference.laplace.groups import Groups, group_weights, prior_of
+from coset.inference.laplace.noise import residual_noise
 from coset.inference.matrix_free.loop import Found, Loop, check_mean, first_state
 from coset.inference.matrix_free.model import Model, estimate_diagonal
 from coset.inference.matrix_free.preconditioning import preconditioner_bytes
-from coset.inference.precisions.by_evidence import ByEvidence
-from coset.inference.precisions.grouping import Groups, group_weights, prior_of
-from coset.inference.precisions.noise import residual_noise
 from coset.inference.run_fingerprint import described, digest
 from coset.inference.run_record import Checkpoint, RunRecord
 from coset.inference.training.noise import is_learnt

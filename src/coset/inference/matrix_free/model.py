@@ -17,9 +17,9 @@ from coset.bayes.defaults import with_noise
 from coset.curvature.products import Linearisation
 from coset.curvature.tangent import Form, Point, Tangent
 from coset.errors import CosetError
+from coset.inference.laplace.groups import Groups
+from coset.inference.laplace.noise import Residuals
 from coset.inference.matrix_free.randomness import source
-from coset.inference.precisions.grouping import Groups
-from coset.inference.precisions.noise import Residuals
 from coset.weights.inputs import count_rows, split_rows
 
 _PROBED = 16

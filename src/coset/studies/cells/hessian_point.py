@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from coset.bayes.likelihood import Categorical
 from coset.curvature.kfac import KFAC
-from coset.inference.laplace import Laplace
-from coset.inference.precisions.by_evidence import ByEvidence
+from coset.inference.laplace.by_evidence import ByEvidence
+from coset.inference.laplace.method import Laplace
 from coset.metrics import negative_log_likelihood
 from coset.predictor import fit
 from coset.studies.cells.data import pictures

@@ -17,10 +17,10 @@ from coset.bayes.problem import Problem
 from coset.curvature.linearising import linearise
 from coset.curvature.structures import Full
 from coset.curvature.tangent import Mean, Tangent
-from coset.inference.laplace import Laplace
+from coset.inference.laplace.by_evidence import ByEvidence
+from coset.inference.laplace.groups import Grouping
+from coset.inference.laplace.method import Laplace
 from coset.inference.map_estimate import MaximumAPosteriori
-from coset.inference.precisions.by_evidence import ByEvidence
-from coset.inference.precisions.grouping import Grouping
 from coset.inference.training.optimisers import Adam
 from coset.inference.training.schedules import Constant
 from coset.posterior.linearised import Linearised

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -19,16 +20,24 @@ from coset.curvature.structures import Full
 from coset.curvature.subspace import Span, approach
 from coset.curvature.tangent import Form, Point, Tangent
 from coset.inference.doubts import unfinished, unheard
-from coset.inference.precisions.by_evidence import ByEvidence
-from coset.inference.precisions.grouping import Groups
-from coset.inference.precisions.newton import NewtonStep
-from coset.inference.precisions.noise import Residuals
+from coset.inference.laplace.by_evidence import ByEvidence
+from coset.inference.laplace.evidence import (
+    Spectrum,
+    best_precision,
+    bounds,
+    spectrum_of,
+    switched_off,
+)
+from coset.inference.laplace.groups import Groups
+from coset.inference.laplace.noise import Residuals
 from coset.linalg import (
     LinearOperator,
+    LowRankPlusDiagonal,
     nearly_inverse,
     scale,
+    shift,
+    solve,
 )
-from coset.posterior.evidence import Spectrum, best_precision, bounds, spectrum_of, switched_off
 
 _FIRST, _AGAIN = 8, 3
 """Directions in which a mode is sought at most: at first, and after a change of precisions."""
@@ -68,6 +77,57 @@ class _State:
     spectrum: Spectrum
     point: Point | None = None
     span: Span | None = None
+
+
+@dataclass(frozen=True)
+class NewtonStep:
+    """A step with the *same* curvature ``K`` on both sides: ``θ = (K + Λ)⁻¹ (K θ̃ - d)``.
+
+    Attributes:
+        model: The tangent model.
+        start: The network ``θ̃``.
+        curvature: ``K``.
+        precision: ``Λ``, one a weight.
+        kept: A curvature of low rank, to whose directions the gradient ``d`` of the data is held:
+            along others nothing but the prior would hold a step back, which has no end as that
+            shrinks.
+    """
+
+    model: Tangent
+    start: Point
+    curvature: LinearOperator
+    precision: Float[Tensor, " p"]
+    kept: LinearOperator | None = None
+
+    @cached_property
+    def point(self) -> Point:
+        """Where it leads."""
+        start = self.start
+        target = self.curvature.matmat(start.flat.double().unsqueeze(1)) - self._slope
+        flat = solve(self._system, target).squeeze(1).to(start.flat)
+        change = (self.model.jacobian @ (flat - start.flat)).reshape(start.outputs.shape)
+        return Point(flat, start.outputs + change)
+
+    @property
+    def gain(self) -> float:
+        """What it promises: ``½ gᵀ (K + Λ)⁻¹ g`` with ``g = d + Λ θ̃``."""
+        pull = (self.precision * self.start.flat.double()).unsqueeze(1)
+        gradient = self._slope + pull
+        return float((gradient * solve(self._system, gradient)).sum()) / 2
+
+    @cached_property
+    def _system(self) -> LinearOperator:
+        return shift(self.curvature, self.precision)
+
+    @cached_property
+    def _slope(self) -> Float[Tensor, "p 1"]:
+        zero = torch.zeros_like(self.start.flat)
+        slope = self.model.gradient(self.start, zero).double().unsqueeze(1)
+        if self.kept is None:
+            return slope
+        assert isinstance(self.kept, LowRankPlusDiagonal)
+        basis: Tensor = torch.linalg.qr(self.kept.factor).Q
+        return basis @ (basis.mT @ slope)
 
 
 @dataclass(frozen=True)

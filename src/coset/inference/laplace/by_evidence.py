@@ -9,7 +9,7 @@ from coset.bayes.likelihood import LinkName
 from coset.bayes.problem import Problem
 from coset.curvature.tangent import HessianAt, Mean
 from coset.errors import require_counts, require_kinds
-from coset.inference.precisions.grouping import Grouping
+from coset.inference.laplace.groups import Grouping
 from coset.vocabulary import Weights
 
 

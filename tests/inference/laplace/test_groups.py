@@ -18,7 +18,7 @@ from coset import (
 )
 from coset.bayes import as_batches
 from coset.curvature.measure import UNCUT
-from coset.inference.precisions.grouping import cuts_of, group_weights, invariances, prior_of
+from coset.inference.laplace.groups import cuts_of, group_weights, invariances, prior_of
 
 
 class Fixup(nn.Module):
@@ -94,7 +94,7 @@ def test_networks_without_norm_have_one_group():
 
 
 def test_layers_too_wide_for_row_blocks_have_one_precision(monkeypatch):
-    monkeypatch.setattr("coset.inference.precisions.grouping._ROW_MEMORY", 100)
+    monkeypatch.setattr("coset.inference.laplace.groups._ROW_MEMORY", 100)
     found = groups_of(convolutions(nn.BatchNorm2d(4)))
     assert len(found.names) == 2
     assert "'0.weight' has one precision" in found.notes[0]

@@ -15,18 +15,16 @@ from coset.curvature.sampled import plain, uncorrected
 from coset.curvature.tangent import Tangent
 from coset.errors import CosetError, require_kinds
 from coset.inference.doubts import examine
+from coset.inference.laplace.by_evidence import ByEvidence
+from coset.inference.laplace.evidence import spectrum_of
+from coset.inference.laplace.groups import cuts_of
+from coset.inference.laplace.noise import fit_whitened, residual_noise
+from coset.inference.laplace.part import Part, Subnetwork, Subset, layout_of, part_of
+from coset.inference.laplace.tuning import Tuner
 from coset.inference.matrix_free.fit import fit_matrix_free
-from coset.inference.noise_covariance import fit_whitened
-from coset.inference.parts import Part, part_of
 from coset.inference.passes import Passes
-from coset.inference.precisions.by_evidence import ByEvidence
-from coset.inference.precisions.grouping import cuts_of
-from coset.inference.precisions.noise import residual_noise
-from coset.inference.precisions.tuning import Tuner
 from coset.inference.run_record import Checkpoint
-from coset.inference.subsets import Subnetwork, Subset, layout_of
 from coset.inference.training.noise import is_learnt
-from coset.posterior.evidence import spectrum_of
 from coset.posterior.families import FitReport
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.linearised import Linearised

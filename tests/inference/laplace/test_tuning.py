@@ -41,7 +41,7 @@ def test_random_columns_on_the_way_end_at_the_exact_curvature(seen, monkeypatch)
     module, data = problem()
     short = tuned(module, data)
     assert len(seen) == 3  # the last, after them, is exact
-    monkeypatch.setattr("coset.inference.precisions.tuning._DRAWS", 100)
+    monkeypatch.setattr("coset.inference.laplace.tuning._DRAWS", 100)
     long = tuned(module, data)
     assert len(seen) == 3
     assert short == pytest.approx(long, rel=0.02)

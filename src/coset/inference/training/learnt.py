@@ -16,10 +16,10 @@ from coset.curvature.kfac import KFAC
 from coset.curvature.measure import Curvature
 from coset.curvature.sampled import plain
 from coset.errors import require_counts, require_kinds
-from coset.inference.precisions.grouping import Grouping, Groups, cuts_of, group_weights, prior_of
+from coset.inference.laplace.evidence import best_precision, spectrum_of
+from coset.inference.laplace.groups import Grouping, Groups, cuts_of, group_weights, prior_of
 from coset.inference.training.optimisers import Optimiser
 from coset.inference.training.state import Trained, TrainingState
-from coset.posterior.evidence import best_precision, spectrum_of
 from coset.posterior.families import FitReport
 from coset.vocabulary import Progress, Weights
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from coset.inference.laplace.evidence import best_precision, spectrum_of, switched_off
 from coset.linalg import (
     BlockDiagonal,
     Dense,
@@ -11,7 +12,6 @@ from coset.linalg import (
     LowRankPlusDiagonal,
     dense,
 )
-from coset.posterior.evidence import best_precision, spectrum_of, switched_off
 
 pytestmark = pytest.mark.usefixtures("double")
 

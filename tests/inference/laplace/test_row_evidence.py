@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from coset.inference.laplace.row_evidence import row_effective, row_labels, row_logdet
 from coset.linalg import Diagonal, Kronecker, dense
-from coset.posterior.row_evidence import row_effective, row_labels, row_logdet
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from coset.inference.laplace.row_evidence import row_effective, row_labels, row_logdet
 from coset.linalg import (
     BlockDiagonal,
     Dense,
@@ -25,7 +26,6 @@ from coset.linalg import (
     scale,
     shift,
 )
-from coset.posterior.row_evidence import row_effective, row_labels, row_logdet
 
 _SPAN = 1e8
 """How far a precision may lie above or below the mean curvature of its group."""

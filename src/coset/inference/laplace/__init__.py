@@ -1,0 +1,1 @@
+"""The linearised Laplace approximation: weights, curvature, precisions, covariance."""

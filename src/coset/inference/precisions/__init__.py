@@ -1,1 +1,0 @@
-"""Prior precisions: which weights share one, and their values by the evidence."""
