@@ -104,6 +104,37 @@ def pack(
 
 
 @zoo.command
+def export(
+    folder: Place, target: Annotated[str, Parameter(name="TARGET", show_default=False)], /
+) -> None:
+    """Copies a zoo into the layout of a Hugging Face data set, to be shared.
+
+    Args:
+        folder: The zoo.
+        target: A new folder, or hf://datasets/OWNER/NAME.
+    """
+    from coset.zoo.sharing import export_hub
+
+    print(f"The zoo {folder} is in {export_hub(folder, target)}")
+
+
+@zoo.command(name="import")
+def import_zoo(
+    source: Annotated[str, Parameter(name="SOURCE", show_default=False)], folder: Place, /
+) -> None:
+    """Takes in a zoo that was exported, and checks every file and member of it.
+
+    Args:
+        source: A folder that coset zoo export made, or hf://datasets/OWNER/NAME.
+        folder: Where the zoo will be: new or empty.
+    """
+    from coset.zoo.sharing import import_hub
+
+    found = import_hub(source, folder)
+    print(f"{len(found)} networks of the recipe {found.recipe.name} in {folder}")
+
+
+@zoo.command
 def verify(folder: Place, /, *, measure: bool = False) -> int:
     """Checks bytes, shapes and numbers of a zoo, and that no network is there twice.
 

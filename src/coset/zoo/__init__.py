@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from coset.zoo.recipe import ZooRecipe as ZooRecipe
     from coset.zoo.recipe import read_recipe as read_recipe
     from coset.zoo.recipe import recipes as recipes
+    from coset.zoo.sharing import export_hub as export_hub
+    from coset.zoo.sharing import import_hub as import_hub
     from coset.zoo.summary import excess_of_mass as excess_of_mass
     from coset.zoo.verifying import Fault as Fault
     from coset.zoo.verifying import verify as verify
@@ -28,6 +30,8 @@ NAMES = {
     "Zoo": "coset.zoo.reading",
     "ZooRecipe": "coset.zoo.recipe",
     "excess_of_mass": "coset.zoo.summary",
+    "export_hub": "coset.zoo.sharing",
+    "import_hub": "coset.zoo.sharing",
     "pack": "coset.zoo.packing",
     "populate": "coset.zoo.populating",
     "read_checkpoints": "coset.zoo.checkpoints",
