@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from coset.posterior.links import SampledSoftmax as SampledSoftmax
     from coset.posterior.links import TopDifference as TopDifference
     from coset.posterior.low_rank import LowRankGaussian as LowRankGaussian
+    from coset.posterior.maps import Maps as Maps
     from coset.posterior.predict import MonteCarlo as MonteCarlo
     from coset.posterior.predict import PredictionRule as PredictionRule
     from coset.posterior.predict import Predictions as Predictions
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from coset.posterior.symmetrised import Symmetrised as Symmetrised
     from coset.posterior.symmetrised import symmetrised as symmetrised
     from coset.posterior.tangent_samples import TangentSamples as TangentSamples
+    from coset.posterior.tiles import Tiled as Tiled
     from coset.posterior.unit_blocks import UnitBlocks as UnitBlocks
     from coset.predictor import Predictor as Predictor
     from coset.predictor import fit as fit
@@ -210,12 +212,14 @@ NAMES: dict[str, str] = {
     "SampledSoftmax": "coset.posterior.links",
     "TopDifference": "coset.posterior.links",
     "LowRankGaussian": "coset.posterior.low_rank",
+    "Maps": "coset.posterior.maps",
     "MonteCarlo": "coset.posterior.predict",
     "PredictionRule": "coset.posterior.predict",
     "Predictions": "coset.posterior.predict",
     "RandomMasks": "coset.posterior.random_masks",
     "Symmetrised": "coset.posterior.symmetrised",
     "symmetrised": "coset.posterior.symmetrised",
+    "Tiled": "coset.posterior.tiles",
     "prune": "coset.pruning",
     "TangentSamples": "coset.posterior.tangent_samples",
     "UnitBlocks": "coset.posterior.unit_blocks",

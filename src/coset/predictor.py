@@ -33,6 +33,7 @@ from coset.posterior.finite import finite_predictions
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.joint import JointPredictions
 from coset.posterior.linearised import Linearised, affordable
+from coset.posterior.maps import Maps, sample_maps
 from coset.posterior.predict import MonteCarlo, PredictionRule, Predictions
 from coset.posterior.record_checks import require_fields, require_network
 from coset.posterior.records import describe, restore
@@ -151,6 +152,35 @@ class Predictor:
 
             with _blaming(self.network, data):
                 return finite_predictions(predict, *parts, data)
+
+    def maps(
+        self,
+        inputs: Inputs,
+        draws: int = 64,
+        *,
+        rule: PredictionRule | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Maps:
+        """Coherent samples of whole maps, for numbers of a picture: an area, a mean depth.
+
+        Args:
+            inputs: Pictures.
+            draws: Samples of a posterior that is not finite; of one that is all members come.
+            rule: :class:`Linearised` samples the tangent model, any other the network itself;
+                ``None``: as the predictor's own.
+            generator: Where draws come from; ``None``: a fresh one of seed 0.
+        """
+        require_kind(PredictionRule | None, "MonteCarlo", rule=rule)
+        random, chosen = _seeded(generator), rule or self.rule
+        with outside_inference_mode():
+            data = _read(inputs)
+
+            def sample() -> Maps:
+                parts = self.posterior, self.network, self.likelihood, chosen, data
+                return sample_maps(*parts, draws=draws, generator=random)
+
+            with _blaming(self.network, data):
+                return drawn_by(random, sample)
 
     @property
     def log_evidence(self) -> float | None:

@@ -40,6 +40,7 @@ from coset.posterior.random_masks import RandomMasks
 from coset.posterior.record_checks import require_consistent, require_fields
 from coset.posterior.symmetrised import Symmetrised
 from coset.posterior.tangent_samples import TangentSamples
+from coset.posterior.tiles import Tiled
 from coset.posterior.unit_blocks import UnitBlocks
 from coset.symmetry.elements import (
     PermutationFactor,
@@ -86,6 +87,7 @@ FAMILIES: Mapping[str, type] = {
     "Symmetrised": Symmetrised,
     "SymmetryGroup": SymmetryGroup,
     "TangentSamples": TangentSamples,
+    "Tiled": Tiled,
     "TopDifference": TopDifference,
     "UnitBlocks": UnitBlocks,
 }

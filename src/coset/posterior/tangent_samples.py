@@ -121,9 +121,9 @@ class TangentSamples:
 
 
 def sampled_around(
-    posterior: Gaussian, samples: int, *, generator: torch.Generator
+    posterior: Gaussian | TangentSamples, samples: int, *, generator: torch.Generator
 ) -> TangentSamples:
-    """So many samples of a Gaussian, as deviations from its mean.
+    """So many samples of a Gaussian, known or sampled, as deviations from its mean.
 
     >>> from coset.linalg import Diagonal
     >>> known = Gaussian({"w": torch.ones(1)}, Diagonal(torch.zeros(1)))
