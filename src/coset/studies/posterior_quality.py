@@ -57,7 +57,7 @@ def _cells(
 
 _SMALL: dict[str, Any] = {
     "data": "mnist",
-    "train": 2000,
+    "train": 1000,
     "test": 1000,
     "side": 14,
     "network": "mlp",
@@ -97,10 +97,10 @@ STUDY = Study(
             modes=4,
             chain=60,
             toys=800,
-            seconds=(2.5, 8.0, 5.0),
+            seconds=(5.0, 3.0, 3.0),
         ),
         "small": _cells(
-            _SMALL, members=100, modes=10, chain=250, toys=4000, seconds=(15.0, 40.0, 30.0)
+            _SMALL, members=100, modes=5, chain=150, toys=1500, seconds=(8.0, 20.0, 8.0)
         ),
         "paper": _cells(
             {"data": "cifar100", "network": "resnet18", "zoo": "checkpoints/cifar100-resnet18"},
@@ -113,8 +113,9 @@ STUDY = Study(
     },
     seeds={"tiny": (0, 1, 2), "demo": (0,), "small": (0, 1, 2), "paper": (0,)},
     shrunk=(
-        "Perceptrons of 16 hidden units on 2,000 MNIST pictures of 14×14 pixels; 100 networks "
-        "stand for the posterior in place of 1,000; 4,000 toy trainings in place of 10,000."
+        "Perceptrons of 16 hidden units on 1,000 MNIST pictures of 14×14 pixels; 100 networks "
+        "stand for the posterior in place of 1,000, five modes for ten; three chains of 150 states "
+        "in place of 251; 1,500 toy trainings a seed in place of 10,000."
     ),
     claims=(
         *(

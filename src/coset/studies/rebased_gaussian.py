@@ -69,11 +69,11 @@ STUDY = Study(
         "tiny": _cells(
             _DIGITS | {"train": 150, "hidden": [6], "epochs": 5}, draws=20, members=4, seconds=3.0
         ),
-        "demo": _cells(_DIGITS | {"train": 500}, draws=150, members=10, seconds=25.0),
+        "demo": _cells(_DIGITS | {"train": 500}, draws=100, members=10, seconds=20.0),
         "small": _cells(
             {
                 "data": "mnist",
-                "train": 1500,
+                "train": 1000,
                 "test": 1000,
                 "side": 10,
                 "network": "mlp",
@@ -81,12 +81,12 @@ STUDY = Study(
                 "precision": 1.0,
                 "optimiser": "adam",
                 "rate": 0.01,
-                "epochs": 40,
+                "epochs": 30,
                 "batch": 64,
             },
-            draws=400,
+            draws=200,
             members=20,
-            seconds=120.0,
+            seconds=60.0,
         ),
         "paper": _cells(
             {"data": "mnist", "network": "mlp", "hidden": [512], "precision": 1.0},
@@ -97,8 +97,8 @@ STUDY = Study(
     },
     seeds={"tiny": (0, 1, 2), "demo": (0, 1, 2), "small": (0, 1, 2), "paper": (0,)},
     shrunk=(
-        "MNIST at 10×10 pixels, 1,500 pictures, 24 hidden units in place of 512, two chains of 400 "
-        "states; an ensemble of 20 in place of 5."
+        "MNIST at 10×10 pixels, 1,000 pictures, 24 hidden units in place of 512, two chains with "
+        "100 states each in place of one with 9,900; an ensemble of 20 in place of 5."
     ),
     claims=(
         Claim(
