@@ -45,8 +45,8 @@ STUDY = Study(
             _training([0, 1, 3], 4, 1.5),
         ),
         "demo": (
-            _profile(_TRAINED, 48, 6.0),
-            _training([0, 1, 2, 5, 10, 20, 40], 8, 8.0),
+            _profile(_TRAINED, 48, 8.0),
+            _training([0, 1, 2, 5, 10, 20, 40], 8, 11.0),
         ),
         "small": (
             _profile({**OPTUNETS, "test": 1000}, 100, 110.0),

@@ -23,8 +23,8 @@ STUDY = Study(
     compute="coset.studies.cells.order_in_training:compute",
     cells={
         "tiny": (_cell([0, 1, 2, 4], 4, 1.0),),
-        "demo": (_cell([0, 1, 2, 3, 5, 8, 12, 18, 26, 36], 16, 10.0),),
-        "small": (_cell([0, 1, 2, 3, 5, 8, 12, 18, 27, 40, 60, 90, 130], 32, 100.0),),
+        "demo": (_cell([0, 1, 2, 3, 5, 8, 12, 18, 26, 36], 16, 5.0),),
+        "small": (_cell([0, 1, 2, 3, 5, 8, 12, 18, 27, 40, 60, 90, 130], 32, 22.0),),
         "paper": (
             Cell(
                 "order",

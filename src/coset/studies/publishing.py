@@ -57,6 +57,7 @@ def publish(run: Run, results: Path, verdicts: Path) -> None:
         "date": date.today().isoformat(),
         "scale": run.scale,
         "seeds": {s.name: sorted({r.seed for r in run.of(s.name)}) for s in run.studies},
+        "seconds": {s.name: round(sum(r.seconds for r in run.of(s.name))) for s in run.studies},
         "verdicts": [plain_verdict(verdict) for verdict in run.verdicts],
     }
     write_text(verdicts, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
@@ -115,6 +116,19 @@ def papers() -> str:
         for paper, where, what, why in NOT_HERE:
             if paper == source:
                 lines.append(f"| {where} | {what} | – | {why} |")
+    lines += [
+        "",
+        "## How scale small was made smaller",
+        "",
+        "CPU time of the published run, all seeds together, on one thread of a busy machine.",
+        "",
+        "| Study | Seeds | CPU time | In place of the papers' own sizes |",
+        "|---|---|---|---|",
+    ]
+    for name in names():
+        seeds, seconds = published()["seeds"].get(name), published()["seconds"].get(name)
+        run = ("–", "–") if seeds is None else (f"{len(seeds)}", f"{seconds} s")
+        lines.append(f"| `{name}` | {' | '.join(run)} | {study_named(name).shrunk} |")
     return "\n".join(lines) + "\n"
 
 

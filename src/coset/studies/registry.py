@@ -17,6 +17,17 @@ STUDIES: Mapping[str, str] = {
 }
 """Every study and the module that declares it as ``STUDY``."""
 
+DEMO_SECONDS: Mapping[str, float] = {
+    "posterior-quality": 60,
+    "min-mass": 80,
+    "functional-diversity": 30,
+    "order-in-training": 30,
+    "rebasin-barriers": 40,
+    "rebased-gaussian": 85,
+    "marginal-likelihood": 85,
+}
+"""How the studies share the demo's ten CPU minutes; what they took is in the documentation."""
+
 
 def names() -> tuple[str, ...]:
     """The names of all studies."""
