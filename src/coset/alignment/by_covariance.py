@@ -7,9 +7,10 @@ one for the bias.  So these weights are multiplied by ``S^½`` before they are c
 commutes with permutations and signs of the units.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -23,8 +24,8 @@ from coset.alignment.result import Outcome
 from coset.errors import CosetError
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Inputs, Weights
-from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 from coset.weights.network import Network
+from coset.weights.uses import Use, visit_uses
 
 _ROWS = 20_000
 """Rows of a layer's inputs (examples and positions of pictures) that moments are taken from."""
@@ -137,56 +138,35 @@ class ByCovariance:
 
 def _readers(network: Network, weights: Weights, inputs: Inputs) -> dict[str, Layer]:
     """The layers of a pass by the name of their weight; those used twice are left out."""
-    given = {name: tensor.clone() for name, tensor in weights.items()}
-    seen = _Reading({id(tensor): name for name, tensor in given.items()})
-    with torch.no_grad(), seen:
-        answer(partial(network.apply, given), inputs, given.values())
-    return {layer.weight: layer for layer in seen.layers if seen.uses[layer.weight] == 1}
+    layers: dict[str, Layer] = {}
+    uses = Counter[str]()
 
-
-class _Reading(Calls):
-    """Notes what linear layers and convolutions read."""
-
-    def __init__(self, names: Mapping[int, str]) -> None:
-        super().__init__()
-        self._names = names
-        self.layers: list[Layer] = []
-        self.uses: dict[str, int] = {}
-
-    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
-        """Looks at layers and lets every function pass."""
-        if function is functional.linear:
-            self._note(_rows_of_linear, *args, **given)
-        elif function is torch.conv2d:
-            self._note(_rows_of_convolution, *args, **given)
-        return function(*args, **given)
-
-    def _note(
-        self,
-        rows_of: Callable[..., Tensor | None],
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        *settings: Any,
-        **named: Any,
-    ) -> None:
-        if id(weight) not in self._names or (bias is not None and id(bias) not in self._names):
-            return
-        name = self._names[id(weight)]
-        self.uses[name] = self.uses.get(name, 0) + 1
-        rows = rows_of(input, weight, *settings, **named)
+    def see(use: Use) -> None:
+        rows_of, own = _ROWS_OF.get(use.function), len(use.names)
+        if rows_of is None or own != 1 + (_argument(use, 2, "bias") is not None):
+            return  # another function, or a layer that reads what is made of weights
+        name, *bias = use.names
+        uses[name] += 1
+        rows = rows_of(*use.args, **use.given)
         if rows is not None:
-            own = None if bias is None else self._names[id(bias)]
-            self.layers.append(Layer(name, own, rows[:: -(-len(rows) // _ROWS)]))
+            layers[name] = Layer(name, bias[0] if bias else None, rows[:: -(-len(rows) // _ROWS)])
+
+    answer(lambda few: visit_uses(network.apply, weights, few, see), inputs, weights.values())
+    return {name: layer for name, layer in layers.items() if uses[name] == 1}
 
 
-def _rows_of_linear(input: Tensor, weight: Tensor) -> Tensor:
+def _argument(use: Use, place: int, name: str) -> Any:
+    return use.args[place] if len(use.args) > place else use.given.get(name)
+
+
+def _rows_of_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return input.reshape(-1, input.shape[-1])
 
 
 def _rows_of_convolution(
     input: Tensor,
     weight: Tensor,
+    bias: Tensor | None = None,
     stride: Any = 1,
     padding: Any = 0,
     dilation: Any = 1,
@@ -200,3 +180,10 @@ def _rows_of_convolution(
         few, weight.shape[2:], dilation=dilation, padding=padding, stride=stride
     )
     return patches.transpose(1, 2).reshape(-1, weight[0].numel())
+
+
+_ROWS_OF: Mapping[Any, Callable[..., Tensor | None]] = {
+    functional.linear: _rows_of_linear,
+    torch.conv2d: _rows_of_convolution,
+}
+"""Layers, and how the rows are had that they read."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from math import isfinite
 from operator import attrgetter
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,8 @@ from coset.vocabulary import Inputs, Weights
 from coset.weights.inputs import check_finite_inputs, count_rows
 from coset.weights.network import REFUSALS, Network, functionalise, refusal
 from coset.weights.refusals import check_floating, require_finite
+
+Answer = TypeVar("Answer")
 
 TO = "the weights to match to"
 MOVED = "the weights to move"
@@ -124,8 +127,8 @@ def _sized(shape: tuple[int, ...] | None) -> str:
 
 
 def answer(
-    call: Callable[[Inputs], Tensor], inputs: Inputs, weights: Iterable[Tensor] = ()
-) -> Tensor:
+    call: Callable[[Inputs], Answer], inputs: Inputs, weights: Iterable[Tensor] = ()
+) -> Answer:
     """What a network with some weights says to inputs, blamed if it cannot take them."""
     count_rows(inputs)
     check_finite_inputs(inputs)

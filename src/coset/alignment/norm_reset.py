@@ -150,7 +150,8 @@ def _repairable(module: nn.Module, data: Data) -> list[str]:
 
 
 def _run(module: nn.Module, inputs: Inputs) -> Tensor:
-    return answer(lambda given: module(*parts_of(given)), inputs, module.parameters())
+    found: Tensor = answer(lambda given: module(*parts_of(given)), inputs, module.parameters())
+    return found
 
 
 @contextmanager

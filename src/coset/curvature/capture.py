@@ -15,13 +15,13 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from coset.curvature.direct import meet
-from coset.curvature.examples import probe
 from coset.curvature.maps import LinearMap, Pair
 from coset.curvature.readers import READERS
 from coset.curvature.watch import Watch
 from coset.vocabulary import Inputs, Weights
 from coset.weights.layout import Layout
 from coset.weights.network import Network
+from coset.weights.uses import probe
 
 Place = tuple[tuple[str, ...], int]
 """One use of a block's weights: the block and its number."""
@@ -188,7 +188,8 @@ def _watched_run(
 ) -> tuple[Watch, Tensor]:
     plain = {name: tensor.detach() for name, tensor in weights.items()}
     watched = {name: plain[name] for name in layout.names}
-    other = probe(network, plain, inputs, whole=whole)
+    with torch.enable_grad():  # for the probe as for the run that is watched
+        other = probe(lambda few: network.apply(plain, few), inputs, whole=whole)
     watch = Watch(watched, plain.values(), other, separate, READERS, meet)
     with torch.enable_grad(), watch:
         return watch, network.apply({**plain, **watch.leaves}, inputs)

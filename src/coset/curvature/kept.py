@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
-from coset.curvature.examples import view_or_copy
 from coset.curvature.patches import channels_last, per_axis
 from coset.curvature.products import differentiable
 from coset.vocabulary import Inputs, Weights
@@ -23,6 +22,7 @@ from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 from coset.weights.inputs import map_parts
 from coset.weights.layout import Layout
 from coset.weights.network import Network
+from coset.weights.uses import view_or_copy
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from coset.curvature.examples import Probe, tensors_in, view_or_copy
 from coset.curvature.maps import LinearMap
 from coset.vocabulary import Weights
 from coset.weights.calls import Arguments, Calls, Named, TorchFunction
+from coset.weights.uses import Probe, tensors_in, view_or_copy
 
 Names = tuple[str | None, str | None]
 Reader = Callable[..., Any]

@@ -18,9 +18,9 @@ from torch.nn import functional
 from coset.bayes.problem import Problem
 from coset.vocabulary import Inputs
 from coset.weights.calls import Arguments, Calls, Named, TorchFunction
-from coset.weights.inputs import count_rows
 from coset.weights.masks import dropout_off
 from coset.weights.network import Network
+from coset.weights.uses import Use, visit_uses
 
 _TINY = 1e-16
 
@@ -161,80 +161,54 @@ def flipped_draw(
     return torch.addcmul(mean, perturbed, deviations.signs(mean, axis))
 
 
-class _Uses(Calls):
-    """Notes which tensors are read by the layers asked for, and which by anything else."""
-
-    def __init__(self, names: Mapping[int, str], asked: Callable[..., bool]) -> None:
-        super().__init__()
-        self._names, self._asked = names, asked
-        self.layers: list[set[str]] = []
-        self.other: set[str] = set()
-
-    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
-        """Looks at the arguments of every function and lets it pass."""
-        read = [
-            self._names[id(part)] for part in _tensors((args, given)) if id(part) in self._names
-        ]
-        if args and isinstance(args[0], Tensor) and self._asked(function, args[0]):
-            self.layers.append(set(read))
-        elif getattr(function, "__name__", "") not in ("__get__", "__set__"):
-            self.other |= set(read)
-        return function(*args, **given)
-
-
 def noisy_layers(problem: Problem, estimator: str) -> frozenset[str]:
     """The parameters whose noise can differ from example to example, by kind of estimator."""
     if estimator == "shared":
         return frozenset()
+    inputs, _ = problem.train.rows(torch.arange(2) % problem.train.size)
     find = flippable_layers if estimator == "flipout" else local_layers
-    # two numbers of rows: an axis that has the length of both is that of the data
-    parts = [problem.train.rows(torch.arange(n) % problem.train.size)[0] for n in (2, 3)]
-    return frozenset.intersection(*(find(problem.network, inputs) for inputs in parts))
+    return find(problem.network, inputs)
 
 
 def local_layers(network: Network, inputs: Inputs) -> frozenset[str]:
     """The parameters whose only use is one linear layer on one vector an example."""
-    rows = count_rows(inputs)
 
-    def on_vectors(function: Callable[..., Any], first: Tensor) -> bool:
-        return function is functional.linear and first.dim() == 2 and len(first) == rows
+    def on_vectors(use: Use) -> bool:
+        return use.function is functional.linear and use.args[0].dim() == 2 and use.axis == 0
 
     return _used_once(network, inputs, on_vectors)
 
 
 def flippable_layers(network: Network, inputs: Inputs) -> frozenset[str]:
     """The parameters whose only use is one linear layer or convolution, examples apart."""
-    rows = count_rows(inputs)
 
-    def by_example(function: Callable[..., Any], first: Tensor) -> bool:
-        if function is not functional.linear and first.dim() != _CONVOLUTIONS.get(function):
-            return False
-        return first.dim() > 1 and len(first) == rows
+    def by_example(use: Use) -> bool:
+        if use.function is functional.linear:
+            return use.args[0].dim() > 1 and use.axis == 0
+        return use.function in _CONVOLUTIONS and use.axis == 0
 
     return _used_once(network, inputs, by_example)
 
 
-def _used_once(network: Network, inputs: Inputs, asked: Callable[..., bool]) -> frozenset[str]:
-    given = {name: network.weights[name].clone() for name in network.layout.names}
-    uses = _Uses({id(tensor): name for name, tensor in given.items()}, asked)
-    with torch.no_grad(), dropout_off(), uses:
-        network.apply_training(given, inputs)
-    once, again, other = set[str](), set[str](), set(uses.other)
-    for layer in uses.layers:
+def _used_once(network: Network, inputs: Inputs, asked: Callable[[Use], bool]) -> frozenset[str]:
+    """The parameters that one layer of a kind reads, and nothing else."""
+    layers: list[set[str]] = []
+    other: set[str] = set()
+
+    def see(use: Use) -> None:
+        if asked(use):
+            layers.append(set(use.names))
+        elif getattr(use.function, "__name__", "") not in ("__get__", "__set__"):
+            other.update(use.names)
+
+    with dropout_off():
+        visit_uses(network.apply_training, network.layout.restrict(network.weights), inputs, see)
+    once, again = set[str](), set[str]()
+    for layer in layers:
         again |= once & layer
         once |= layer
     other |= again  # a tensor that is used twice has one noise for both
-    for _ in uses.layers:  # weight and bias go together
-        for layer in uses.layers:
+    for _ in layers:  # weight and bias go together
+        for layer in layers:
             other |= layer if layer & other else set()
     return frozenset(once - other)
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        return [found for part in value.values() for found in _tensors(part)]
-    if isinstance(value, (tuple, list)):
-        return [found for part in value for found in _tensors(part)]
-    return []

@@ -1,11 +1,14 @@
-"""Which axis of a tensor is that of the examples: the one that changes with their number.
+"""Who reads which weights, with the examples on which axis.
 
-A size alone does not tell: there may be as many positions, windows or heads as examples.  So the
+Functions are watched, not modules: a weight that is used twice, inside a functional call or an
+attention layer, is seen each time.  Which axis is that of the examples no size tells, for there may
+be as many positions, windows or heads: it is the one that changes with their number.  So the
 network runs a second time with two examples, and what it calls is compared call by call.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +17,88 @@ from torch import Tensor
 from coset.vocabulary import Inputs, Weights
 from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 from coset.weights.inputs import count_rows, map_parts
-from coset.weights.network import Network
 
 Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Use:
+    """A call that reads weights.
+
+    Attributes:
+        function: What was called.
+        args: With what.
+        given: With what by name.
+        names: Of the weights among the arguments.
+        axes: Which axis of each tensor among them is that of the examples, by its identity.
+    """
+
+    function: TorchFunction
+    args: Arguments
+    given: Named
+    names: tuple[str, ...]
+    axes: Mapping[int, int | None]
+
+    @property
+    def axis(self) -> int | None:
+        """The axis of the examples in the first argument, the inputs of a layer."""
+        first = self.args[0] if self.args else self.given.get("input")
+        return self.axes.get(id(first))
+
+
+def visit_uses(
+    run: Callable[[Weights, Inputs], object],
+    weights: Weights,
+    inputs: Inputs,
+    see: Callable[[Use], None],
+) -> None:
+    """Runs a network and hands over every call that reads some of its weights, in order.
+
+    Nothing is kept from call to call: whoever wants to remember the tensors of a use does.
+
+    Args:
+        run: From weights and inputs to outputs.
+        weights: The weights.
+        inputs: Examples along the first axis.
+        see: Told of each use, before the function is called.
+
+    >>> from coset.weights import functionalise
+    >>> network = functionalise(torch.nn.Linear(2, 3))
+    >>> visit_uses(
+    ...     network.apply,
+    ...     network.weights,
+    ...     torch.zeros(5, 2),
+    ...     lambda use: print(use.function.__name__, use.names, use.axis),
+    ... )
+    linear ('weight', 'bias') 0
+    """
+    own = {name: tensor.clone() for name, tensor in weights.items()}  # each by itself
+    names = {id(tensor): name for name, tensor in own.items()}
+    with torch.no_grad():
+        probe(partial(run, own), inputs)  # what a network makes in its first call is there now
+        with _Visitor(names, probe(partial(run, own), inputs), see):
+            run(own, inputs)
+
+
+class _Visitor(Calls):
+    """Tells of the calls that read one of some tensors."""
+
+    def __init__(
+        self, names: Mapping[int, str], other: "Probe", see: Callable[[Use], None]
+    ) -> None:
+        super().__init__()
+        self._names, self._probe, self._see, self._number = names, other, see, 0
+
+    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
+        """Tells of the call if it reads one, and runs it."""
+        tensors = tensors_in([*args, *given.values()])
+        names = tuple(self._names[id(t)] for t in tensors if id(t) in self._names)
+        if names:
+            axes = self._probe.given(self._number, function, tensors)
+            self._see(Use(function, args, given, names, axes))
+        result = view_or_copy(function, args, given)
+        self._number += bool(tensors_in([result]))
+        return result
 
 
 @dataclass(frozen=True)
@@ -75,12 +157,11 @@ class Probe:
         return differing[0][0] if alone else None
 
 
-def probe(network: Network, weights: Weights, inputs: Inputs, *, whole: bool = False) -> Probe:
-    """Runs the network with another number of examples.
+def probe(run: Callable[[Inputs], object], inputs: Inputs, *, whole: bool = False) -> Probe:
+    """Runs a network with another number of examples.
 
     Args:
-        network: The network.
-        weights: All its weights.
+        run: The network at some weights.
         inputs: The examples of the run that is watched.
         whole: All of them and the first once more; else the first twice, or three times where there
             are two, which is quicker.
@@ -90,8 +171,8 @@ def probe(network: Network, weights: Weights, inputs: Inputs, *, whole: bool = F
     index = torch.arange(others) % rows if whole else torch.zeros(others, dtype=torch.long)
     few = map_parts(lambda part: part[index.to(part.device)], inputs)
     listener = _Listener()
-    with torch.enable_grad(), listener:  # as in the run that is watched; nothing requires any
-        network.apply(weights, few)
+    with listener:
+        run(few)
     return Probe(rows, others, listener.calls)
 
 
@@ -116,11 +197,13 @@ def _shapes(values: Iterable[Any]) -> Shapes:
 
 
 def tensors_in(values: Iterable[Any]) -> list[Tensor]:
-    """All tensors among values, in lists and tuples too."""
+    """All tensors among values, in lists, tuples and dictionaries too."""
     found: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
             found.append(value)
+        elif isinstance(value, Mapping):
+            found += tensors_in(value.values())
         elif isinstance(value, (tuple, list)):
             found += tensors_in(value)
     return found
