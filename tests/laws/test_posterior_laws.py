@@ -1,6 +1,7 @@
 """Every method: shapes, layout, bitwise determinism, vmap, files; the module stays as it was."""
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -31,9 +32,13 @@ def data():
     return inputs, (inputs[:, 0] > 0).long()
 
 
-def fitted(method, build=plain, seed=0):
+def fit_anew(name, build=plain, seed=0):
     torch.manual_seed(0)
+    method = (METHODS | LAPLACES)[name]
     return coset.fit(build(), data(), method=method, generator=torch.Generator().manual_seed(seed))
+
+
+fitted = functools.cache(fit_anew)  # many laws look at one fit
 
 
 BOTH = [(plain, name) for name in METHODS] + [(normalised, name) for name in NORMALISED]
@@ -41,7 +46,7 @@ BOTH = [(plain, name) for name in METHODS] + [(normalised, name) for name in NOR
 
 @pytest.mark.parametrize(("build", "name"), BOTH)
 def test_draws_are_stacks_of_the_network(name, build):
-    predictor = fitted(METHODS[name], build)
+    predictor = fitted(name, build)
     network = predictor.network
     drawn = predictor.posterior.sample(5, generator=torch.Generator().manual_seed(1))
     for key, tensor in network.weights.items():
@@ -58,7 +63,7 @@ def test_draws_are_stacks_of_the_network(name, build):
 @pytest.mark.parametrize("name", LAPLACES)
 def test_draws_of_laplace_are_weights_of_the_whole_network(name, build):
     """What a subset leaves out and batch-norm statistics too, as symmetries and files want them."""
-    predictor = fitted(LAPLACES[name], build)
+    predictor = fitted(name, build)
     module = build().eval()
     group = coset.discover(module, data()[0])
     drawn = predictor.posterior.sample(3, generator=torch.Generator().manual_seed(1))
@@ -110,7 +115,7 @@ def test_a_single_example_left_over_of_the_batches_is_no_batch(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_equal_seeds_are_bitwise_equal(name):
-    first, again, other = (fitted(METHODS[name], seed=seed) for seed in (0, 0, 1))
+    first, again, other = (fit_anew(name, seed=seed) for seed in (0, 0, 1))
     inputs = data()[0]
     assert torch.equal(first(inputs).members, again(inputs).members)
     assert not torch.equal(first(inputs).members, other(inputs).members)
@@ -118,7 +123,7 @@ def test_equal_seeds_are_bitwise_equal(name):
 
 @pytest.mark.parametrize(("build", "name"), BOTH)
 def test_files_give_the_same_predictions(name, build, tmp_path):
-    predictor = fitted(METHODS[name], build)
+    predictor = fitted(name, build)
     predictor.save(tmp_path / "posterior.safetensors")
     again = coset.load(tmp_path / "posterior.safetensors", build())
     inputs = data()[0]
@@ -181,7 +186,14 @@ def test_data_that_are_read_at_random_are_read_by_the_seed():
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("name", METHODS)
+# Samplers learn it by 2,000 steps of training first, all by the same code: one row in make test.
+LEARN_FIRST = ["NUTS", "SGHMC", "SGLD", "multi-HMC", "multi-NUTS", "multi-SGHMC", "multi-SGLD"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in LEARN_FIRST)) for name in METHODS],
+)
 def test_noise_to_be_learnt_is_learnt(name):
     inputs, _ = data()
     predictor = coset.fit(
@@ -196,7 +208,7 @@ def test_noise_to_be_learnt_is_learnt(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_asking_for_no_draws_is_refused(name):
-    posterior = fitted(METHODS[name]).posterior
+    posterior = fitted(name).posterior
     with pytest.raises(CosetError, match="draws=0"):
         posterior.sample(0, generator=torch.Generator())
 
@@ -204,7 +216,7 @@ def test_asking_for_no_draws_is_refused(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_tiny_numbers_are_numbers_again_after_a_fit(name):
     """While a fit runs they may count as zero, for speed."""
-    fitted(METHODS[name])
+    fitted(name)
     assert (torch.tensor([1e-40]) * 1).item() > 0
 
 
@@ -224,11 +236,11 @@ def test_inputs_that_are_not_finite_are_refused_before_any_work(name):
 
 
 def test_mixtures_have_one_component_a_mode():
-    assert len(fitted(METHODS["multi-SWAG"]).posterior.components) == 2
+    assert len(fitted("multi-SWAG").posterior.components) == 2
 
 
 def test_modes_of_laplace_keep_their_own_statistics(generator):
-    posterior = fitted(METHODS["multi-Laplace"], normalised).posterior
+    posterior = fitted("multi-Laplace", normalised).posterior
     names = {name for part in posterior.components for name in part.fixed}
     assert any(name.endswith("running_mean") for name in names)
     drawn = posterior.sample(2, generator=generator)  # one of each mode
