@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from coset.inference.training.schedules import Cosine as Cosine
     from coset.inference.training.schedules import OneCycle as OneCycle
     from coset.inference.training.schedules import Steps as Steps
+    from coset.inference.training.snapshots import Snapshots as Snapshots
     from coset.metrics.evaluation import evaluate as evaluate
     from coset.posterior.families import FitReport as FitReport
     from coset.posterior.families import Mixture as Mixture
@@ -190,6 +191,7 @@ NAMES: dict[str, str] = {
     "Cosine": "coset.inference.training.schedules",
     "OneCycle": "coset.inference.training.schedules",
     "Steps": "coset.inference.training.schedules",
+    "Snapshots": "coset.inference.training.snapshots",
     "SGHMC": "coset.inference.sghmc",
     "SGLD": "coset.inference.sgld",
     "Cyclical": "coset.inference.sampling.stochastic",

@@ -13,7 +13,7 @@ import torch
 
 from coset.engines import Outcome, Process, Serial
 from coset.errors import CosetError
-from coset.zoo import Zoo, populate, read_recipe
+from coset.zoo import Zoo, populate, read_recipe, verify
 from coset.zoo.folder import Folder
 from coset.zoo.making import run_seed, train_runs
 from coset.zoo.populating import TrainStack
@@ -166,3 +166,19 @@ def test_a_task_is_done_when_all_its_runs_are(reference):
     task = TrainStack(TINY, Folder(reference), 0)
     assert task.done((4, 5))
     assert not task.done((5, 6))
+
+
+def test_networks_of_a_stack_can_begin_as_one(tmp_path):
+    """Four steps more than an epoch together: the snapshots of a stack are one network."""
+    recipe = replace(TINY, training=replace(TINY.training, together=94, stack=2))
+    zoo = populate(recipe, tmp_path / "zoo", 4, engine=Serial(), progress=False)
+    after, end = zoo.weights(step=1)["linear1.weight"], zoo.weights()["linear1.weight"]
+    assert torch.equal(after[0], after[1])
+    assert torch.equal(after[2], after[3])
+    assert not torch.equal(after[1], after[2])
+    assert not torch.equal(end[0], end[1])
+    assert verify(tmp_path / "zoo") == ()
+    late = replace(TINY, training=replace(TINY.training, together=10**6))
+    with pytest.raises(CosetError, match="got members that part after step 1000000"):
+        populate(late, tmp_path / "late", 4, engine=Serial(), progress=False)
+    assert not (tmp_path / "late").exists()

@@ -12,6 +12,7 @@ from coset.inference.run_record import Checkpoint, refuse_two_checkpoints
 from coset.inference.training.loop import check_data
 from coset.inference.training.parallel import train_stacks
 from coset.inference.training.planning import plan
+from coset.inference.training.recipe import forked
 from coset.inference.training.state import report_of
 from coset.posterior.families import Samples
 from coset.vocabulary import Progress, Weights
@@ -28,6 +29,8 @@ class DeepEnsemble:
         members: How many.
         base: How each is trained.
         memory: Bytes that a stack may take while it is trained.
+        together: Steps that all members take as one network, before each goes on in its own order
+            of the data: a fork.  0: members share nothing.
         checkpoint: Where a long run is written down, to be taken up again.  Stacks of members
             that had finished are only read.
     """
@@ -35,10 +38,12 @@ class DeepEnsemble:
     members: int = 5
     base: MaximumAPosteriori = field(default_factory=MaximumAPosteriori)
     memory: int = 2 * 1024**3
+    together: int = 0
     checkpoint: Checkpoint | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         require_counts(members=self.members, memory=self.memory)
+        require_counts(0, together=self.together)
         require_training(self.base, "DeepEnsemble")
         require_kinds(self)
         refuse_two_checkpoints("DeepEnsemble", self.base)
@@ -67,6 +72,8 @@ class DeepEnsemble:
         check_data(problem, recipe)
         seeds = member_seeds(self.members, generator)
         starts = starting_points(problem, start, seeds)
+        if self.together:
+            recipe, starts = forked(recipe, starts, self.together, seeds[0])
         shared = plan(problem, recipe, self.members, memory=self.memory)
         trained = train_stacks(
             problem, starts, recipe, seeds, shared, progress=progress, checkpoint=self.checkpoint

@@ -14,7 +14,8 @@ from coset.inference.training.loop import train_stack
 from coset.inference.training.optimisers import Adam, Optimiser
 from coset.inference.training.recipe import Recipe
 from coset.inference.training.schedules import Cosine, Schedule
-from coset.inference.training.state import report_of
+from coset.inference.training.snapshots import Snapshots
+from coset.inference.training.state import of_member, report_of
 from coset.posterior.families import PointMass
 from coset.vocabulary import Progress, Weights
 
@@ -39,6 +40,8 @@ class MaximumAPosteriori:
         checkpoint: Where a long run is written down, to be taken up again.
         precision: :class:`Learnt`: the prior's precisions are found while the network trains, by
             its marginal likelihood.  ``None``: the prior stays as it is given.
+        snapshots: Epochs after which weights are kept, in ``posterior.snapshots``; the members of
+            an ensemble whose base this is have theirs as a stack.
     """
 
     optimiser: Optimiser = field(default_factory=Adam)
@@ -50,6 +53,7 @@ class MaximumAPosteriori:
     patience: int = 10
     checkpoint: Checkpoint | None = field(default=None, repr=False)
     precision: Learnt | None = None
+    snapshots: Snapshots | None = None
 
     def __post_init__(self) -> None:
         require_kinds(self)
@@ -81,6 +85,7 @@ class MaximumAPosteriori:
             self.clip,
             self.validation,
             self.patience,
+            self.snapshots,
         )
 
     def fit(
@@ -119,7 +124,7 @@ class MaximumAPosteriori:
             checkpoint=self.checkpoint,
         )
         weights = {name: tensor[0] for name, tensor in trained.weights.items()}
-        report = report_of(trained, problem.likelihood)
+        report = of_member(report_of(trained, problem.likelihood), 0)
         return PointMass(weights, report if learner is None else learner.report(trained, report))
 
 

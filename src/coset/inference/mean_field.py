@@ -16,7 +16,9 @@ from coset.inference.training.loop import train_stack, training_record
 from coset.inference.training.optimisers import Adam, Optimiser
 from coset.inference.training.recipe import Recipe
 from coset.inference.training.schedules import Cosine, Schedule
+from coset.inference.training.state import of_member, report_of
 from coset.inference.variational import Estimator, Run
+from coset.posterior.families import FitReport
 from coset.posterior.low_rank import LowRankGaussian
 from coset.progress import within
 from coset.vocabulary import Progress, Weights
@@ -116,16 +118,18 @@ class MeanField:
         """One posterior a generator, each as if it were alone."""
         problem.check()
         precisions = _precisions(problem)
+        before = FitReport()
         if self.base is not None:
             seeds = [member_seeds(1, generator)[0] for generator in generators]
-            start = train_stack(
+            trained = train_stack(
                 problem,
                 starting_points(problem, start, seeds),
                 self.base.recipe,
                 seeds,
                 progress=within(progress, 0.0, 0.5, "training"),
                 checkpoint=part_of(self.checkpoint, "base"),
-            ).weights
+            )
+            start, before = trained.weights, report_of(trained, problem.likelihood)
             progress = within(progress, 0.5, 1.0, "mean field")
         seeds = [member_seeds(1, generator)[0] for generator in generators]
         starts = starting_points(problem, start, seeds)
@@ -134,7 +138,12 @@ class MeanField:
         with own_randomness(seeds[0]):
             run = Run(self, problem, precisions, starts, generators, record)
             run.train(progress)
-            return run.posteriors()
+            found = run.posteriors()
+        kept = [of_member(before, row).snapshots for row in range(len(found))]
+        return tuple(
+            replace(each, report=replace(each.report, snapshots=snapshots))
+            for each, snapshots in zip(found, kept, strict=True)
+        )
 
 
 def _precisions(problem: Problem) -> Weights:

@@ -10,7 +10,7 @@ from coset.inference.beginnings import member_seeds, starting_points
 from coset.inference.map_estimate import MaximumAPosteriori, require_training
 from coset.inference.run_record import Checkpoint, refuse_two_checkpoints
 from coset.inference.training.loop import train_stack
-from coset.inference.training.state import report_of
+from coset.inference.training.state import of_member, report_of
 from coset.posterior.random_masks import RandomMasks
 from coset.vocabulary import Progress, Weights
 from coset.weights.masks import DropoutSite, dropout_sites
@@ -75,8 +75,8 @@ class MCDropout:
         )
         report = report_of(trained, problem.likelihood)
         return tuple(
-            RandomMasks(member, sites, self.per_example, report)
-            for member in unstack(trained.weights)
+            RandomMasks(member, sites, self.per_example, of_member(report, row))
+            for row, member in enumerate(unstack(trained.weights))
         )
 
     def sites(self, problem: Problem) -> tuple[DropoutSite, ...]:

@@ -20,7 +20,7 @@ from coset.inference.training.loop import train_stack
 from coset.inference.training.optimisers import SGD
 from coset.inference.training.recipe import Recipe
 from coset.inference.training.schedules import Constant
-from coset.inference.training.state import Trained, TrainingState, report_of
+from coset.inference.training.state import Trained, TrainingState, of_member, report_of
 from coset.posterior.families import FitReport, Posterior, Samples
 from coset.posterior.low_rank import LowRankGaussian
 from coset.progress import within
@@ -141,9 +141,16 @@ class SWAG:
             kind=f"collection of rank {self.rank}",
         )
         report = report_of(again, problem.likelihood)
-        report = replace(report, diagnostics={**report.diagnostics, "learning_rate": rate})
+        before = report_of(trained, problem.likelihood)
+        report = replace(
+            report,
+            diagnostics={**report.diagnostics, "learning_rate": rate},
+            snapshots=before.snapshots,
+        )
         return tuple(
-            self._posterior(problem, again.collected, member, row, report, generator)
+            self._posterior(
+                problem, again.collected, member, row, of_member(report, row), generator
+            )
             for row, member in enumerate(unstack(again.weights))
         )
 

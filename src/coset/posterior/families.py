@@ -23,6 +23,16 @@ from coset.weights.stacking import members_of
 
 
 @dataclass(frozen=True)
+class Snapshot:
+    """Weights as they were after an epoch of training: of one network, or a stack."""
+
+    epoch: int
+    weights: Weights
+
+    __repr__ = brief
+
+
+@dataclass(frozen=True)
 class FitReport:
     """What a fit found out besides the posterior itself.
 
@@ -34,6 +44,7 @@ class FitReport:
             ``"Full"``: the exact one.
         diagnostics: Named numbers (final loss, acceptance, R-hat).
         warnings: What a reader of the results must know: no convergence, switched-off groups.
+        snapshots: Weights along the training, where they were asked for.
     """
 
     likelihood: Likelihood | None = None
@@ -42,6 +53,7 @@ class FitReport:
     evidence_curvature: str | None = None
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    snapshots: tuple[Snapshot, ...] = ()
 
     __repr__ = brief
 
@@ -80,6 +92,11 @@ class Finite(Protocol):
         ...
 
 
+def snapshots_of(posterior: Posterior) -> Mapping[int, Weights]:
+    """Weights along the training, by epoch, where :class:`coset.Snapshots` asked for them."""
+    return {each.epoch: each.weights for each in posterior.report.snapshots}
+
+
 @dataclass(frozen=True)
 class PointMass:
     """All mass on one setting of the weights (maximum a posteriori)."""
@@ -88,6 +105,7 @@ class PointMass:
     report: FitReport = FitReport()
 
     __repr__ = brief
+    snapshots = property(snapshots_of)
 
     @cached_property
     def layout(self) -> Layout:
@@ -119,6 +137,7 @@ class Samples:
     report: FitReport = FitReport()
 
     __repr__ = brief
+    snapshots = property(snapshots_of)
 
     @cached_property
     def layout(self) -> Layout:

@@ -16,7 +16,7 @@ from coset.linalg import (
     root,
 )
 from coset.posterior.draws import check_draws
-from coset.posterior.families import FitReport
+from coset.posterior.families import FitReport, snapshots_of
 from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
@@ -50,6 +50,7 @@ class Gaussian:
     fixed: Weights = field(default_factory=dict)
 
     __repr__ = brief
+    snapshots = property(snapshots_of)
 
     def __post_init__(self) -> None:
         if not self.names:  # dictionaries of older files have lost their order

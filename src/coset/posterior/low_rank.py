@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coset.errors import CosetError
 from coset.posterior.draws import check_draws
-from coset.posterior.families import FitReport
+from coset.posterior.families import FitReport, snapshots_of
 from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
@@ -45,6 +45,7 @@ class LowRankGaussian:
     report: FitReport = FitReport()
 
     __repr__ = brief
+    snapshots = property(snapshots_of)
 
     @cached_property
     def layout(self) -> Layout:

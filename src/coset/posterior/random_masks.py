@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from coset.posterior.draws import check_draws
-from coset.posterior.families import FitReport
+from coset.posterior.families import FitReport, snapshots_of
 from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
@@ -37,6 +37,7 @@ class RandomMasks:
     report: FitReport = FitReport()
 
     __repr__ = brief
+    snapshots = property(snapshots_of)
 
     @cached_property
     def layout(self) -> Layout:

@@ -30,7 +30,7 @@ from coset.linalg import (
     LowRankPlusDiagonal,
     RowBlocks,
 )
-from coset.posterior.families import FitReport, Mixture, PointMass, Samples
+from coset.posterior.families import FitReport, Mixture, PointMass, Samples, Snapshot
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.linearised import Linearised
 from coset.posterior.links import LaplaceBridge, Probit, SampledSoftmax, TopDifference
@@ -84,6 +84,7 @@ FAMILIES: Mapping[str, type] = {
     "ScaleInvariance": ScaleInvariance,
     "ScalingFactor": ScalingFactor,
     "Site": Site,
+    "Snapshot": Snapshot,
     "Symmetrised": Symmetrised,
     "SymmetryGroup": SymmetryGroup,
     "TangentSamples": TangentSamples,

@@ -17,7 +17,7 @@ from coset.errors import CosetError, names_like
 from coset.inference.beginnings import starting_points
 from coset.inference.training.loop import train_stack
 from coset.inference.training.optimisers import SGD, Adam, Optimiser
-from coset.inference.training.recipe import Recipe
+from coset.inference.training.recipe import Recipe, forked
 from coset.inference.training.schedules import Constant, Cosine, OneCycle, Schedule, Steps
 from coset.inference.training.state import TrainingState
 from coset.metrics import accuracy, negative_log_likelihood
@@ -116,7 +116,10 @@ def train_runs(recipe: ZooRecipe, seeds: list[int]) -> list[TrainedRun]:
         judged = bool(recipe.drop.below) and epoch == recipe.drop.after_epoch
         if not (kept or judged):
             return
-        for run, weights, loss in zip(runs, unstack(state.weights), state.losses, strict=True):
+        members, losses = unstack(state.weights), state.losses
+        if len(members) < len(runs):  # they are one network still
+            members, losses = members * len(runs), losses.expand(len(runs))
+        for run, weights, loss in zip(runs, members, losses, strict=True):
             metrics = measure(problem, weights, test) | {"training_loss": float(loss)}
             if judged and metrics["accuracy"] < recipe.drop.below:
                 run.dropped = (
@@ -129,14 +132,11 @@ def train_runs(recipe: ZooRecipe, seeds: list[int]) -> list[TrainedRun]:
         if all(run.dropped for run in runs):
             raise _AllDroppedError
 
+    settings, starts = _settings(recipe.training), starting_points(problem, None, seeds)
+    if recipe.training.together:
+        settings, starts = forked(settings, starts, recipe.training.together, seeds[0])
     try:
-        trained = train_stack(
-            problem,
-            starting_points(problem, None, seeds),
-            _settings(recipe.training),
-            seeds,
-            on_epoch=after_epoch,
-        )
+        trained = train_stack(problem, starts, settings, seeds, on_epoch=after_epoch)
     except _AllDroppedError:
         return [TrainedRun(dropped=run.dropped) for run in runs]
     for run, weights, loss in zip(runs, unstack(trained.weights), trained.losses, strict=True):
@@ -168,7 +168,10 @@ def measure_stack(recipe: ZooRecipe, weights: Weights) -> list[dict[str, float]]
 def check_recipe(recipe: ZooRecipe) -> Problem:
     """Refuses a recipe whose network, data and settings do not fit, before anything is written."""
     problem, _ = _problem(recipe, 0)
-    _settings(recipe.training)
+    settings = _settings(recipe.training)
+    if recipe.training.together:
+        settings, _ = forked(settings, {}, recipe.training.together, 0)
+    settings.check(problem.train.size)
     problem.check()
     return problem
 

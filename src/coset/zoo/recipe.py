@@ -62,6 +62,8 @@ class Training:
         drop_at: Epochs at which ``"steps"`` lowers the rate.
         drop_by: What the rate is multiplied by there.
         stack: Networks that are trained side by side, as one stack.
+        together: Steps that the networks of a stack take as one, before each goes on in its own
+            order of the data: a fork.  0: they share nothing.
     """
 
     epochs: int
@@ -75,6 +77,7 @@ class Training:
     drop_at: tuple[int, ...] = ()
     drop_by: float = 0.1
     stack: int = 1
+    together: int = 0
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,8 @@ class ZooRecipe:
     def digest(self) -> str:
         """Sixteen digits that tell recipes apart; what it is called and says does not count."""
         content = {k: v for k, v in self.as_json().items() if k not in ("name", "about")}
+        if not content["training"]["together"]:  # as before there was such a thing
+            del content["training"]["together"]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -266,6 +271,7 @@ def _check(recipe: ZooRecipe, where: str) -> None:
         ("training.epochs", training.epochs, 1),
         ("training.batch_size", training.batch_size, 1),
         ("training.stack", training.stack, 1),
+        ("training.together", training.together, 0),
         ("data.train", data.train, 0),
         ("data.test", data.test, 0),
         ("augmentation.crop", recipe.augmentation.crop, 0),

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from coset.bayes.batches import Batches
@@ -34,6 +34,7 @@ from coset.inference.training.noise import (
     residuals_per_example,
 )
 from coset.inference.training.recipe import Recipe
+from coset.inference.training.snapshots import Kept
 from coset.inference.training.state import Trained, TrainingState, join
 from coset.inference.training.stopping import Best
 from coset.inference.training.updates import Updates, clip
@@ -56,7 +57,14 @@ class _Run:
     evaluate: Evaluate
     validation: Batches | None
     record: RunRecord
+    seeds: tuple[int, ...]
+    first: int
     progress: Callable[[TrainingState], None]
+
+    @property
+    def numbers(self) -> list[int]:
+        """All members."""
+        return list(range(self.first, self.first + len(self.seeds)))
 
     @property
     def epochs(self) -> int:
@@ -160,14 +168,18 @@ def train_in_thread(
 
     Messages count members from ``first``; ``alone`` says that there are no other threads.
     """
+    recipe.check(problem.train.size)
     run, state = _begin(problem, starts, recipe, seeds, progress, alone=alone)
-    state.numbers = [first + number for number in state.numbers]
-    run = replace(run, record=record)
+    run = replace(run, record=record, first=first)
+    state.numbers = run.numbers[: len(state.numbers)]
     device = next(iter(state.weights.values())).device
     record.resume(lambda saved: state.take_up(saved, recipe, problem), device=device)
     before = state.epoch
+    if state.step == 0:
+        _keep_snapshot(run, state)
     while state.epoch < run.epochs and state.numbers:
         _train_epoch(run, state)
+        _keep_snapshot(run, state)
         if run.validation is not None:
             _validate(run, state)
         if on_epoch is not None:
@@ -177,8 +189,10 @@ def train_in_thread(
     if progress is not None and state.epoch < run.epochs:
         progress(1.0, f"stopped after epoch {state.epoch}")
     _finish(run, state, torch.arange(len(state.numbers)))
-    found = join([state.finished[first + number] for number in range(len(seeds))])
-    return replace(found, collected=state.collected)
+    found = join([state.finished[number] for number in run.numbers])
+    ended = {number: each.weights for number, each in state.finished.items()}
+    kept = {epoch: each.complete(ended) for epoch, each in state.kept.items()}
+    return replace(found, collected=state.collected, snapshots=kept)
 
 
 def _begin(
@@ -206,13 +220,17 @@ def _begin(
     evaluate = choose(objective, weights, first)
     steps = recipe.passes(problem.train.size) * recipe.batches(problem.train.size)
     told = _throttled(progress, steps)
-    run = _Run(problem, recipe, objective, evaluate, validation, RunRecord(), told)
+    run = _Run(problem, recipe, objective, evaluate, validation, RunRecord(), tuple(seeds), 0, told)
+    if recipe.fork is not None:
+        weights = {name: tensor[:1].clone() for name, tensor in weights.items()}
+        seeds = [recipe.fork.seed]
+    orders, masks = _randomness(seeds)
     state = TrainingState(
         numbers=list(range(len(seeds))),
         weights=weights,
         updates=Updates.of(recipe.optimiser, problem, network.layout.restrict(weights)),
-        orders=[torch.Generator().manual_seed(seed) for seed in seeds],
-        masks=[torch.Generator().manual_seed(seed ^ _MASKS) for seed in seeds],
+        orders=orders,
+        masks=masks,
         noise=_first_noise(run, weights) if learnt else None,
         losses=torch.full((len(seeds),), torch.nan),
     )
@@ -233,7 +251,12 @@ def _train_epoch(run: _Run, state: TrainingState) -> None:
         state.order = torch.stack([torch.randperm(size, generator=g) for g in state.orders])
         state.total = torch.zeros(())
     done = state.step - state.epoch * run.batches
-    for index in state.order.tensor_split(run.batches, dim=1)[done:]:
+    batches = state.order.tensor_split(run.batches, dim=1)
+    for number in range(done, run.batches):
+        if run.recipe.fork is not None and state.step == run.recipe.fork.step:
+            state.order = _part(run, state, sum(batch.shape[1] for batch in batches[:number]))
+            batches = state.order.tensor_split(run.batches, dim=1)
+        index = batches[number]
         losses = _train_step(run, state, run.problem.train.rows(index))
         state.total = state.total + losses * index.shape[1]
         if run.record.due(state.step):
@@ -306,12 +329,50 @@ def _validate(run: _Run, state: TrainingState) -> None:
         _keep(run, state, (~stops).nonzero().flatten())
 
 
+def _part(run: _Run, state: TrainingState, seen: int) -> Int[Tensor, "m n"]:
+    """Makes members of the one network, and gives the order in which each goes on in this epoch.
+
+    Args:
+        run: What is trained.
+        state: What changes.
+        seen: Examples of this epoch that they have seen together.
+    """
+    assert state.order is not None
+    rows = torch.zeros(len(run.seeds), dtype=torch.long)
+    state.total = state.total.reshape(-1)[rows]
+    state.orders, state.masks = _randomness(run.seeds)
+    _choose(run, state, rows)
+    state.numbers = run.numbers
+    together, left = state.order[0, :seen], state.order[0, seen:]
+    own = [left[torch.randperm(len(left), generator=g)] for g in state.orders]
+    return torch.stack([torch.cat([together, each]) for each in own])
+
+
+def _keep_snapshot(run: _Run, state: TrainingState) -> None:
+    """Writes down the weights, if this is an epoch after which they are kept."""
+    asked = run.recipe.snapshots
+    if asked is None or state.epoch not in asked.epochs:
+        return
+    weights = {name: tensor.detach().clone() for name, tensor in state.weights.items()}
+    numbers = state.numbers
+    fork = run.recipe.fork
+    if fork is not None and state.step <= fork.step:  # all members are this network
+        numbers = run.numbers
+        weights = {name: torch.cat([w] * len(numbers)) for name, w in weights.items()}
+    state.kept[state.epoch] = Kept(tuple(numbers), weights)
+
+
 def _keep(run: _Run, state: TrainingState, rows: Tensor) -> None:
     """Shrinks the stack to some of its rows."""
     chosen = rows.tolist()
     state.numbers = [state.numbers[row] for row in chosen]
     state.orders = [state.orders[row] for row in chosen]
     state.masks = [state.masks[row] for row in chosen]
+    _choose(run, state, rows)
+
+
+def _choose(run: _Run, state: TrainingState, rows: Tensor) -> None:
+    """Takes some rows of all that is a stack; one may be taken again and again."""
     state.losses = state.losses[rows]
     state.noise = None if state.noise is None else state.noise.select(rows)
     state.best = None if state.best is None else state.best.select(rows)
@@ -320,6 +381,12 @@ def _keep(run: _Run, state: TrainingState, rows: Tensor) -> None:
         name: state.updates.parameters.get(name, tensor[rows])
         for name, tensor in state.weights.items()
     }
+
+
+def _randomness(seeds: Sequence[int]) -> tuple[list[torch.Generator], list[torch.Generator]]:
+    """For each member, what its order of the data and its dropout are drawn from."""
+    orders = [torch.Generator().manual_seed(seed) for seed in seeds]
+    return orders, [torch.Generator().manual_seed(seed ^ _MASKS) for seed in seeds]
 
 
 def _finish(run: _Run, state: TrainingState, rows: Tensor) -> None:

@@ -1,12 +1,14 @@
 """How a network is trained, apart from where it starts."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from coset.bayes.batches import Batches, Data, as_batches
 from coset.errors import CosetError, require_counts
 from coset.inference.training.optimisers import Adam, Optimiser
 from coset.inference.training.schedules import Cosine, Schedule
+from coset.inference.training.snapshots import Fork, Snapshots
+from coset.vocabulary import Weights
 
 _STEPS = 2000
 _EPOCHS = 10
@@ -24,6 +26,8 @@ class Recipe:
         clip: Largest norm of the gradient of the likelihood, one member at a time.
         validation: Held-out data that choose the epoch whose weights are kept.
         patience: Epochs without a better validation loss after which a member stops.
+        snapshots: Epochs after which weights are kept.
+        fork: Steps that all members take as one network before they part.
     """
 
     optimiser: Optimiser = field(default_factory=Adam)
@@ -33,6 +37,8 @@ class Recipe:
     clip: float | None = None
     validation: "Data | None" = None
     patience: int = 10
+    snapshots: Snapshots | None = None
+    fork: Fork | None = None
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -44,6 +50,11 @@ class Recipe:
                 require_counts(**{name: value})
         if self.clip is not None and not self.clip > 0:
             raise CosetError(f"got clip={self.clip}", "needed a positive norm, or None")
+        if self.fork is not None and self.validation is not None:
+            raise CosetError(
+                "got a shared beginning and validation data",
+                "needed one of them: members must not stop before they part",
+            )
 
     def batches(self, size: int) -> int:
         """Steps in an epoch over ``size`` examples.
@@ -61,6 +72,30 @@ class Recipe:
         """
         return self.epochs or max(ceil(_STEPS / self.batches(size)), _EPOCHS)
 
+    def check(self, size: int) -> None:
+        """Refuses snapshots and a fork that a training on ``size`` examples does not have."""
+        passes = self.passes(size)
+        if self.snapshots is not None:
+            self.snapshots.check(passes)
+        if self.fork is not None and self.fork.step >= passes * self.batches(size):
+            raise CosetError(
+                f"got members that part after step {self.fork.step}",
+                f"needed fewer than the {passes * self.batches(size)} steps of their training",
+            )
+
     def held_out(self) -> Batches | None:
         """The validation data as batches."""
         return None if self.validation is None else as_batches(self.validation)
+
+
+def forked(recipe: Recipe, starts: Weights, steps: int, seed: int) -> tuple[Recipe, Weights]:
+    """A training whose members are one network for some steps, and its first weights.
+
+    Args:
+        recipe: How members are trained.
+        starts: Their first weights, as a stack: all begin with those of the first.
+        steps: When they part.
+        seed: Of the order of the data and of dropout until then.
+    """
+    shared = {name: tensor[:1].expand_as(tensor) for name, tensor in starts.items()}
+    return replace(recipe, fork=Fork(steps, seed)), shared

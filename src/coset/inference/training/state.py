@@ -1,7 +1,7 @@
 """What training changes and what it finds: all of it can be written down and taken up again."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,9 +13,10 @@ from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 from coset.inference.training.noise import Noise
 from coset.inference.training.recipe import Recipe
+from coset.inference.training.snapshots import Kept
 from coset.inference.training.stopping import Best
 from coset.inference.training.updates import Updates
-from coset.posterior.families import FitReport
+from coset.posterior.families import FitReport, Snapshot
 from coset.vocabulary import Weights
 
 
@@ -31,6 +32,7 @@ class Trained:
         epochs: Epochs each member was trained for.
         steps: Steps of the longest training.
         collected: What was collected after the epochs.
+        snapshots: All members as a stack, by the epochs after which they were kept.
     """
 
     weights: Weights
@@ -39,6 +41,7 @@ class Trained:
     epochs: tuple[int, ...]
     steps: int
     collected: Mapping[str, Any] = field(default_factory=dict)
+    snapshots: Mapping[int, Weights] = field(default_factory=dict)
 
 
 @dataclass
@@ -60,6 +63,7 @@ class TrainingState:
         total: Sum of the losses of the examples seen in it.
         finished: Members that have stopped.
         collected: Room for what is collected after every epoch: tensors, numbers and tuples.
+        kept: Snapshots by epoch.
     """
 
     numbers: list[int]
@@ -76,6 +80,7 @@ class TrainingState:
     total: Float[Tensor, " *m"] = field(default_factory=lambda: torch.zeros(()))
     finished: dict[int, Trained] = field(default_factory=dict)
     collected: dict[str, Any] = field(default_factory=dict)
+    kept: dict[int, Kept] = field(default_factory=dict)
 
     def snapshot(self) -> dict[str, Any]:
         """The state as tensors, numbers, mappings and tuples."""
@@ -93,8 +98,12 @@ class TrainingState:
             "step": self.step,
             "order": self.order,
             "total": self.total,
-            "finished": {str(number): vars(found) for number, found in self.finished.items()},
+            "finished": {
+                str(number): {**vars(found), "snapshots": {}}
+                for number, found in self.finished.items()
+            },
             "collected": self.collected,
+            "kept": {str(epoch): vars(kept) for epoch, kept in self.kept.items()},
         }
 
     def take_up(self, saved: Mapping[str, Any], recipe: Recipe, problem: Problem) -> None:
@@ -114,6 +123,8 @@ class TrainingState:
         self.order = None if saved["order"] is None else saved["order"].cpu()
         self.finished = {int(k): Trained(**found) for k, found in saved["finished"].items()}
         self.collected = dict(saved["collected"])
+        kept = saved.get("kept", {})
+        self.kept = {int(k): Kept(tuple(v["numbers"]), v["weights"]) for k, v in kept.items()}
 
 
 def join(parts: Sequence[Trained]) -> Trained:
@@ -125,13 +136,18 @@ def join(parts: Sequence[Trained]) -> Trained:
         torch.cat(variances) if variances else None,
         tuple(epochs for part in parts for epochs in part.epochs),
         max(part.steps for part in parts),
+        snapshots={
+            epoch: {n: torch.cat([part.snapshots[epoch][n] for part in parts]) for n in weights}
+            for epoch, weights in parts[0].snapshots.items()
+        },
     )
 
 
 def report_of(trained: Trained, likelihood: Likelihood) -> FitReport:
     """The learnt noise and the numbers of a training.
 
-    A mixture of members with noise variances ``σ²`` has the mean of them as its own.
+    A mixture of members with noise variances ``σ²`` has the mean of them as its own.  Snapshots are
+    stacks of all members: :func:`of_member` gives those of one.
     """
     learnt = None
     if trained.variances is not None:
@@ -141,7 +157,17 @@ def report_of(trained: Trained, likelihood: Likelihood) -> FitReport:
         "epochs": float(max(trained.epochs)),
         "steps": float(trained.steps),
     }
-    return FitReport(likelihood=learnt, diagnostics=diagnostics)
+    kept = tuple(Snapshot(epoch, weights) for epoch, weights in trained.snapshots.items())
+    return FitReport(likelihood=learnt, diagnostics=diagnostics, snapshots=kept)
+
+
+def of_member(report: FitReport, row: int) -> FitReport:
+    """The report of one member, with its own snapshots."""
+    kept = tuple(
+        Snapshot(each.epoch, {name: tensor[row] for name, tensor in each.weights.items()})
+        for each in report.snapshots
+    )
+    return replace(report, snapshots=kept)
 
 
 def _generator(state: Tensor) -> torch.Generator:
