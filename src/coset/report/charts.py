@@ -46,6 +46,7 @@ class Chart:
     marks: tuple[tuple[str, float], ...] = ()
     log: str = ""
     diagonal: bool = False
+    limits: tuple[float, float] | None = None
 
 
 def draw_charts(
@@ -265,6 +266,8 @@ def _finish(panel: "Axes", chart: Chart) -> None:
         low = max(panel.get_xlim()[0], panel.get_ylim()[0])
         high = min(panel.get_xlim()[1], panel.get_ylim()[1])
         panel.plot([low, high], [low, high], color=FAINT, lw=1, ls="--")
+    if chart.limits is not None:
+        panel.set_ylim(*chart.limits)
     panel.set(xlabel=chart.x, ylabel=chart.y)
     panel.set_title(chart.title, parse_math=False)
     handles, labels = panel.get_legend_handles_labels()

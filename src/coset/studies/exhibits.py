@@ -29,6 +29,7 @@ def charts_of(exhibit: Exhibit, records: Sequence[Record]) -> list[Chart]:
                     panel.marks,
                     panel.log,
                     panel.diagonal,
+                    panel.limits,
                 )
             )
     return charts
@@ -85,7 +86,7 @@ def _curve(panel: Panel, series: Series, records: Sequence[Record]) -> Curve | N
         case "heat":
             return _matrix(series, mine)
         case _:
-            return _means(series, mine)
+            return _means(series, mine[:1] if panel.first else mine)
 
 
 def _numbers(value: Any) -> list[float]:

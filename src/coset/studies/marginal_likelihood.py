@@ -236,7 +236,8 @@ STUDY = Study(
             "The choice of the evidence, at θ~ and at θ*",
             "Left: the evidence against the prior precision, taken at the two points; each has "
             "its own maximum. Middle: one standard deviation of the prediction for both choices; "
-            "θ~ gives wider bars. Right: standard deviations for fixed precisions.",
+            "θ~ gives wider bars. Right: standard deviations for fixed precisions. Of the first "
+            "seed, as each has its own data.",
             (
                 Panel(
                     "lines",
@@ -247,6 +248,8 @@ STUDY = Study(
                     x="prior precision",
                     y="log evidence",
                     log="x",
+                    first=True,
+                    limits=(-600.0, 50.0),
                 ),
                 Panel(
                     "lines",
@@ -256,6 +259,7 @@ STUDY = Study(
                     ),
                     x="x",
                     y="standard deviation",
+                    first=True,
                 ),
                 Panel(
                     "lines",
@@ -266,6 +270,7 @@ STUDY = Study(
                     x="x",
                     y="standard deviation",
                     log="y",
+                    first=True,
                 ),
             ),
             _TOY,
@@ -301,7 +306,7 @@ STUDY = Study(
             "Left: mean predictive standard deviation against the arbitrary scale k; with one "
             "precision it depends on k, with one for each normalised group it does not. Right: "
             "the loss with its penalty along k, above its least value: the network's falls "
-            "without end, the linearised model's has a minimum.",
+            "without end, the linearised model's has a minimum. Of the first seed.",
             (
                 Panel(
                     "lines",
@@ -312,6 +317,7 @@ STUDY = Study(
                     x="scale k",
                     y="mean standard deviation",
                     log="x",
+                    first=True,
                 ),
                 Panel(
                     "lines",
@@ -321,7 +327,8 @@ STUDY = Study(
                     ),
                     x="scale k",
                     y="loss and penalty, above the least",
-                    log="x",
+                    log="xy",
+                    first=True,
                 ),
             ),
             f"{_SCALE}; {_NO_MODE}",
@@ -338,6 +345,7 @@ STUDY = Study(
                     tuple(Series("", "places", f"prior_{k}") for k in range(5)),
                     x="x",
                     y="draws from the prior",
+                    first=True,
                 ),
                 Panel("heat", (Series("kernel", "kernel_x", "kernel"),), x="x", y="x′"),
             ),

@@ -112,9 +112,9 @@ PanelKind = Literal["lines", "points", "histogram", "heat", "density", "bars"]
 class Panel:
     """One set of axes.
 
-    ``lines``: means over the seeds with a band of one standard deviation; ``points``: those of the
-    first seed; ``histogram``: of all seeds; ``heat``: a matrix, the mean over the seeds;
-    ``density``: pairs, of all seeds; ``bars``: a number for each word.
+    ``lines``: means over the seeds with a band of one standard deviation, or the first seed by
+    itself; ``points``: those of the first seed; ``histogram``: of all seeds; ``heat``: a matrix,
+    the mean over the seeds; ``density``: pairs, of all seeds; ``bars``: a number for each word.
 
     Attributes:
         kind: How the series are drawn.
@@ -126,6 +126,8 @@ class Panel:
         marks: Vertical lines by their label.
         log: The axes that are logarithmic: ``""``, ``"x"``, ``"y"``, ``"xy"``.
         diagonal: Whether the line x = y is drawn.
+        first: Whether lines are those of the first seed, as where each seed has its own data.
+        limits: The least and the most that the vertical axis shows.
     """
 
     kind: PanelKind
@@ -137,6 +139,8 @@ class Panel:
     marks: tuple[tuple[str, float], ...] = ()
     log: str = ""
     diagonal: bool = False
+    first: bool = False
+    limits: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

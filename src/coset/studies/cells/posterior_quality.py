@@ -164,11 +164,24 @@ def _marginals(parameters: Mapping[str, Any], seed: int, folder: Path) -> dict[s
         values[f"{name}_statistic"] = found.statistic / (len(found.counts) - 1)
         values[f"{name}_p"] = found.p_value
         values[f"{name}_shares"] = (found.counts.double() / found.counts.sum()).tolist()
+    values |= _on_seen_pixels(samples.stack, data.train[0])
+    unit = int(parameters["unit"])
     for when, given in (("before", stack), ("after", canonical)):
-        values[f"weight_{when}"] = given["linear2.weight"][:_SHOWN, 0, 0].tolist()
+        values[f"weight_{when}"] = given["linear2.weight"][:_SHOWN, 0, unit].tolist()
         for axis, pixel in zip("xy", pixels, strict=True):
-            values[f"pair_{when}_{axis}"] = given["linear1.weight"][:_SHOWN, 0, pixel].tolist()
+            values[f"pair_{when}_{axis}"] = given["linear1.weight"][:_SHOWN, unit, pixel].tolist()
     return values
+
+
+def _on_seen_pixels(stack: Weights, inputs: Float[Tensor, "n c h w"]) -> dict[str, float]:
+    """The statistic of the chains over weights of the fifty pixels that vary most.
+
+    A weight of a blank pixel is a draw from the prior, in which all units are alike; the largest
+    weight of a unit is often one of these.
+    """
+    seen = inputs.flatten(1).std(0).topk(min(50, inputs[0].numel())).indices
+    found = exchangeability({"weight": stack["linear1.weight"][:, :, seen]}, "weight")
+    return {"hmc_seen_statistic": found.statistic / (len(found.counts) - 1)}
 
 
 def _toy(count: int, seed: int) -> dict[str, Any]:
