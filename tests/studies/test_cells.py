@@ -2,13 +2,16 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import kstest
 
 from coset.engines import Serial
 from coset.errors import CosetError
 from coset.studies import names, run
 from coset.studies.cells.data import checksum, pictures
+from coset.studies.cells.deep_image_prior import draw_between, variation_chain
 from coset.studies.cells.marginal_likelihood import curve
 from coset.studies.cells.networks import along_training, problem_of, trained
 from coset.studies.exhibits import charts_of, explored_by, rows_of
@@ -126,3 +129,27 @@ def test_a_zoo_that_is_there_is_shared_out_over_the_seeds(tmp_path, monkeypatch)
     (tmp_path / "run").mkdir()
     own = trained(facts, seed=1, folder=tmp_path / "run")
     assert torch.equal(own[name], found[1][name])
+
+
+def test_pixels_between_neighbours_follow_their_density():
+    """20,000 draws against the distribution function by quadrature: p < 0.001 is a false alarm."""
+    neighbours = torch.tensor([0.2, 0.5, 0.9, math.nan], dtype=torch.float64)
+    random = torch.Generator().manual_seed(0)
+    drawn = draw_between(neighbours.expand(20_000, 4), 3.0, random)
+    grid = torch.linspace(0, 1, 20_001, dtype=torch.float64)
+    density = (-3.0 * (grid[:, None] - neighbours[:3]).abs().sum(1)).exp()
+    below = torch.cat([torch.zeros(1), torch.cumulative_trapezoid(density, grid)])
+    found = kstest(drawn.numpy(), lambda x: np.interp(x, grid, below / below[-1]))
+    assert found.pvalue > 0.001
+
+
+def test_four_pixels_under_total_variation():
+    """``E TV`` under ``exp(-λ TV)`` by quadrature, within 5 standard errors of a thinned chain."""
+    chain = variation_chain(2, 2.0, 9000, 1500, torch.Generator().manual_seed(0))
+    places = torch.linspace(0.0125, 0.9875, 40, dtype=torch.float64)
+    square = torch.cartesian_prod(places, places, places, places)
+    total = sum((square[:, i] - square[:, j]).abs() for i, j in ((0, 1), (2, 3), (0, 2), (1, 3)))
+    weights = torch.softmax(-2.0 * total, 0)
+    expected = float((weights * total).sum())
+    seen = (chain.diff(dim=1).abs().sum((1, 2)) + chain.diff(dim=2).abs().sum((1, 2))).double()
+    assert float(seen.mean()) == pytest.approx(expected, abs=5 * float(seen.std()) / 1500**0.5)

@@ -33,11 +33,11 @@ def test_every_pixel_is_in_one_patch(size, side):
 def test_the_density_of_one_patch_is_the_joint_density():
     posterior, truth, law = drawn_posterior()
     joint = patch_log_density(posterior, truth, side=6)
-    assert joint == pytest.approx(float(law.log_prob(truth.flatten())) / 36, rel=1e-9)
+    assert joint == pytest.approx(float(law.log_prob(truth.flatten())) / 36, rel=1e-5)
     single = torch.distributions.Normal(posterior.mean, (posterior.variance + 0.2).sqrt())
     expected = float(single.log_prob(truth.flatten()).mean())
     found = patch_log_density(posterior, truth, side=1, floor=0.2)
-    assert found == pytest.approx(expected, rel=1e-9)
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_many_samples_come_near_the_halved_covariance():
@@ -59,7 +59,7 @@ def test_many_samples_come_near_the_halved_covariance():
 def test_the_floor_is_the_truncated_inverse():
     operator = ParallelBeam(12, 9).operator
     dense = torch.from_numpy(operator.matrix.toarray())
-    values = torch.linalg.svdvals(dense)[:100]
+    values = torch.linalg.svdvals(dense)[:20]
     expected = 0.04 * float((1 / values.square()).sum()) / 144
     assert image_floor(operator, 0.2) == pytest.approx(expected, rel=1e-6)
 

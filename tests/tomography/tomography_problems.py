@@ -5,9 +5,9 @@ import torch
 from coset.tomography import DeepImagePrior, ParallelBeam, image_network, phantoms, simulate
 from coset.tomography.deep_image_prior import fit_images
 from coset.tomography.features import Features, blocks_of
+from coset.tomography.linear_model import _projected, evidence_problem
 from coset.tomography.observed import observe
 from coset.tomography.priors import TotalVariationInformed
-from coset.tomography.reconstruction import _projected, evidence_problem
 
 QUICK = DeepImagePrior(steps=150, rate=1e-2)
 

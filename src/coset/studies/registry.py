@@ -14,6 +14,7 @@ STUDIES: Mapping[str, str] = {
     "rebasin-barriers": "coset.studies.rebasin_barriers",
     "rebased-gaussian": "coset.studies.rebased_gaussian",
     "marginal-likelihood": "coset.studies.marginal_likelihood",
+    "deep-image-prior": "coset.studies.deep_image_prior",
 }
 """Every study and the module that declares it as ``STUDY``."""
 

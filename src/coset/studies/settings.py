@@ -5,6 +5,7 @@ from typing import Any
 LAURENT = "Laurent, Aldea, Franchi 2024"
 XIAO = "Xiao, Liu, Bamler 2023"
 ANTORAN = "Antorán et al. 2022"
+TOMOGRAPHY = "Antorán et al. 2022, tomography"
 
 DIGITS: dict[str, Any] = {
     "data": "digits",

@@ -1,7 +1,7 @@
 """Readings made ready: dead bins left out, in units in which the image is about one."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -46,6 +46,22 @@ class Observed:
     def level(self) -> float:
         """The typical variance of a reading, as far as is known before the image is."""
         return float(self.start.noise.median())
+
+    def some(self, count: int) -> "Observed":
+        """So many readings, drawn by seed 0; itself if these are all."""
+        every = len(self.values)
+        if count >= every:
+            return self
+        random = torch.Generator().manual_seed(0)
+        chosen = torch.randperm(every, generator=random)[:count].sort().values
+        part = lambda values: None if values is None else values[chosen]  # noqa: E731
+        return replace(
+            self,
+            operator=SparseOperator(self.operator.matrix[chosen.numpy()]),
+            values=self.values[chosen],
+            variance=part(self.variance),
+            counts=part(self.counts),
+        )
 
     def misfit(self, projected: Float[Tensor, "*k readings"]) -> Float[Tensor, "*k"]:
         """Mean squared residual; for counts, what it is for the deviance in the same units."""

@@ -33,6 +33,13 @@ class ImagePosterior:
     samples: Float[Tensor, "m pixels"]
     covariance: Float[Tensor, "pixels pixels"] | None
 
+    def scaled(self, unit: float) -> "ImagePosterior":
+        """The same images in another unit."""
+        covariance = None if self.covariance is None else unit**2 * self.covariance
+        return ImagePosterior(
+            unit * self.mean, unit**2 * self.variance, unit * self.samples, covariance
+        )
+
 
 def exact_posterior(
     features: Features,

@@ -23,7 +23,10 @@ LEVELS = (0.5, 0.9, 0.95)
 """Intervals whose coverage is counted."""
 
 _STRONGEST = 100
-"""Directions that the readings determine best."""
+"""Directions that the readings determine best: so many, or a seventh of the pixels."""
+
+_JITTER = 1e-6
+"""Of the mean variance of a patch, added to each pixel: rounding makes covariances singular."""
 
 
 def patches(size: int, side: int) -> Iterator[Int[Tensor, " pixels"]]:
@@ -72,7 +75,7 @@ def patch_log_density(
     total = 0.0
     for pixels in patches(size, side):
         part = _covariance(posterior, pixels)
-        part.diagonal().add_(floor)
+        part.diagonal().add_(floor + _JITTER * float(part.diagonal().mean()))
         factor = cholesky(part)
         white = torch.linalg.solve_triangular(factor, error[pixels, None], upper=False)
         logdet = 2 * float(factor.diagonal().log().sum())
@@ -98,7 +101,7 @@ def _covariance(posterior: ImagePosterior, pixels: Tensor) -> Float[Tensor, "k k
 def image_floor(operator: SparseOperator, noise: float) -> float:
     """What noise of readings does to a pixel along the directions that are seen best.
 
-    ``noise² · Σ 1 / s² / pixels`` over the hundred largest singular values ``s`` of the scan; the
+    ``noise² · Σ 1 / s² / pixels`` over the largest singular values ``s`` of the scan; the
     published study adds it to the variance of every method before densities are compared.
 
     Args:
@@ -108,7 +111,7 @@ def image_floor(operator: SparseOperator, noise: float) -> float:
     from scipy.sparse.linalg import svds
 
     matrix = operator.matrix
-    count = min(_STRONGEST, min(matrix.shape) - 1)
+    count = min(_STRONGEST, matrix.shape[1] // 7, matrix.shape[0] - 1)
     start = np.ones(min(matrix.shape))
     values = np.asarray(svds(matrix, k=count, return_singular_vectors=False, v0=start))
     seen = values[values > 1e-9 * values.max()]
