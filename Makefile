@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-ray check docs bench clean no-torchvision
+.PHONY: help demo test test-all test-ray test-browser check docs bench clean no-torchvision
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -15,13 +15,16 @@ demo: $(VENV)/.base no-torchvision  ## digits, then published results run again,
 	@$(BIN)/coset demo --studies
 
 test: $(VENV)/.test no-torchvision  ## the test suite, without the slow tests
-	@$(BIN)/python -m pytest -q -rs -n 2 --dist loadfile -m "not slow"
+	@$(BIN)/python -m pytest -q -rs -n 2 --dist loadfile -m "not slow and not browser"
 
 test-all: $(VENV)/.test no-torchvision  ## the whole test suite
-	@$(BIN)/python -m pytest -q -rs -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -q -rs -n 2 --dist loadfile -m "not browser"
 
 test-ray: $(VENV)/.test $(VENV)/.ray no-torchvision  ## what needs the extra ray, the slow parts too
 	@$(BIN)/python -m pytest -q -rs tests/engines/test_engine_table.py -k ray
+
+test-browser: $(VENV)/.test $(VENV)/.browser no-torchvision  ## reports, looked at in Chromium
+	@$(BIN)/python -m pytest -q -rs -m browser tests/report
 
 check: $(VENV)/.lint no-torchvision  ## lint, format, types, layers, dependencies
 	@$(BIN)/ruff check .

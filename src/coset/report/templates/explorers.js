@@ -44,6 +44,7 @@ const short = (value) => (value == null ? "–" : Number(value.toPrecision(3)).t
 
 // A drawing in a place of its own, as wide as there is room.
 function show(place, words, drawn) {
+  for (const part of drawn.querySelectorAll("[aria-label]")) part.removeAttribute("aria-label");
   drawn.setAttribute("role", "img");
   drawn.setAttribute("aria-label", words);
   place.replaceChildren(drawn);
