@@ -69,6 +69,7 @@ def names():
         "test_inputs": inputs,
         "test_targets": targets,
         "new_data": train,
+        "held_out": train,
         "other_inputs": inputs + 5,
         "draws": 3,
         "loader": DataLoader(TensorDataset(*train), batch_size=16),

@@ -27,6 +27,8 @@ from coset.inference.function_fingerprint import (
 from coset.inference.laplace.method import Laplace
 from coset.inference.method import fit_telling, require_method
 from coset.inference.updating import NewMean, add_data
+from coset.posterior.calibrated import Calibrated
+from coset.posterior.calibrating import Calibration, calibrate
 from coset.posterior.draws import require_generator
 from coset.posterior.families import Posterior
 from coset.posterior.finite import finite_predictions
@@ -219,6 +221,39 @@ class Predictor:
             problem = Problem(self.network, self.likelihood, self.prior, as_batches(data))
             problem.check()
             return replace(self, posterior=add_data(self.posterior, problem, mean=mean))
+
+    def calibrated(
+        self, held_out: Data, *, method: Calibration = "temperature", level: float = 0.9
+    ) -> "Predictor":
+        """The predictor with predictions that a few numbers from held-out data correct.
+
+        The posterior and its draws stay as they are, and so does what another ``rule`` gives; the
+        correction is part of :attr:`rule`, is saved with it, and may be followed by another, such
+        as sets after a temperature.  Targets that the likelihood gives no say have none here.
+
+        Args:
+            held_out: Data that no fit has seen, as :func:`fit` takes them.
+            method: ``"temperature"``: probabilities ``softmax(log p / T)`` of every member with the
+                ``T`` of the highest held-out likelihood; of a regression, variances times the one
+                factor of the highest likelihood.  ``"vector"``: a factor and an offset for each
+                class; of a regression, a factor for each target.  ``"conformal"``: sets of classes
+                (``predictions.sets``) or intervals (``.lower``, ``.upper``) that hold the truth of
+                a share ``level`` of new examples, of pixels in expectation over new pictures,
+                whatever the network, if these are exchangeable with the held-out ones.
+            level: Of conformal sets and intervals.
+
+        >>> from coset import MaximumAPosteriori
+        >>> inputs, targets = torch.linspace(-1, 1, 40).unsqueeze(1), torch.arange(40) // 20
+        >>> predictor = fit(nn.Linear(1, 2), (inputs, targets), method=MaximumAPosteriori(epochs=9))
+        >>> sets = predictor.calibrated((inputs, targets), method="conformal")(inputs).sets
+        >>> sets.shape, bool(sets.any(1).all())
+        (torch.Size([40, 2]), True)
+        """
+        with outside_inference_mode(), own_randomness(0):
+            problem = Problem(self.network, self.likelihood, self.prior, as_batches(held_out))
+            problem.check()
+            step = calibrate(self, self.likelihood, problem.train, method=method, level=level)
+        return replace(self, rule=Calibrated(self.rule, step))
 
     def save(self, path: str | Path) -> None:
         """Writes one safetensors file with JSON facts; :func:`load` reads it.

@@ -11,6 +11,7 @@ from coset.metrics.calibration import (
     reliability,
 )
 from coset.metrics.catalogue import CATALOGUE, Metric
+from coset.metrics.conformal import conformal_quantile, set_coverage
 from coset.metrics.correlation import DiversityCorrelation, diversity_correlation
 from coset.metrics.dense import (
     DepthErrors,
@@ -66,7 +67,12 @@ from coset.metrics.sparsification import (
     area_under_sparsification,
     sparsification,
 )
-from coset.metrics.temperature import fit_temperature, scale_temperature
+from coset.metrics.temperature import (
+    fit_temperature,
+    fit_variance_factor,
+    fit_vector_scaling,
+    scale_temperature,
+)
 
 __all__ = [
     "CATALOGUE",
@@ -98,6 +104,7 @@ __all__ = [
     "class_intersection_over_union",
     "classwise_calibration_error",
     "compare_unit_laws",
+    "conformal_quantile",
     "confusion",
     "continuous_ranked_probability_score",
     "depth_errors",
@@ -111,6 +118,8 @@ __all__ = [
     "exchangeability",
     "expected_calibration_error",
     "fit_temperature",
+    "fit_variance_factor",
+    "fit_vector_scaling",
     "fpr_at_95",
     "gaussian",
     "gaussian_negative_log_likelihood",
@@ -136,6 +145,7 @@ __all__ = [
     "root_mean_squared_error",
     "sample_pairwise_mutual_information",
     "scale_temperature",
+    "set_coverage",
     "sparsification",
     "stack_discrepancies",
     "structural_similarity",

@@ -69,7 +69,8 @@ def _double(tensor: Tensor) -> Tensor:
 def _tensors(found: Predictions | JointPredictions) -> dict[str, Tensor]:
     """What is said of inputs; a log-weight may be that of nothing."""
     own = getattr(found, "__dict__", {}).items()
-    return {name: v for name, v in own if isinstance(v, Tensor) and name != "log_weights"}
+    said = {name: v for name, v in own if isinstance(v, Tensor) and name != "log_weights"}
+    return {name: value for name, value in said.items() if value.is_floating_point()}
 
 
 def _are_finite(found: Predictions | JointPredictions) -> bool:

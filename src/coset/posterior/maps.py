@@ -15,6 +15,8 @@ from torch import Tensor
 from coset.bayes.defaults import link_of, noise_variance
 from coset.bayes.likelihood import Likelihood
 from coset.errors import CosetError
+from coset.metrics.conformal import check_level, conformal_quantile
+from coset.posterior.calibrated import inner_rule
 from coset.posterior.draws import check_draws
 from coset.posterior.families import Mixture, Posterior
 from coset.posterior.gaussian import Gaussian
@@ -29,9 +31,6 @@ from coset.weights.network import Network
 
 _MEMORY = 4 << 30
 """Bytes that the samples may take."""
-
-_ROUNDING = 1e-9
-"""Whole numbers stay whole: 10 · 0.9 is 9."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ class Summary:
             level: How many of the true numbers should lie inside.
             stretch: From :meth:`stretch`; ``None``: that of a normal distribution.
         """
-        _check_level(level)
+        check_level(level)
         if stretch is None:
             stretch = math.sqrt(2) * float(torch.erfinv(torch.tensor(level, dtype=torch.float64)))
         return self.mean - stretch * self.deviation, self.mean + stretch * self.deviation
@@ -151,28 +150,15 @@ class Summary:
         >>> held_out.stretch(torch.arange(9.0), level=0.8)
         7.0
         """
-        _check_level(level)
+        check_level(level)
         if truth.shape != self.mean.shape:
             raise CosetError(
                 f"got true numbers of shape {tuple(truth.shape)}",
                 f"needed one for each of {len(self.mean)} pictures",
             )
-        rank = math.ceil((len(truth) + 1) * level - _ROUNDING)
-        if rank > len(truth):
-            raise CosetError(
-                f"got {len(truth)} held-out pictures for intervals of {level:.0%}",
-                f"needed at least {math.ceil(level / (1 - level) - _ROUNDING)}",
-                "hold out more, or ask for a lower level",
-            )
         off = (truth.double() - self.mean.double()).abs()
         smallest = torch.finfo(torch.float64).tiny
-        scores = off / self.deviation.double().clamp_min(smallest)
-        return float(scores.sort().values[rank - 1])
-
-
-def _check_level(level: float) -> None:
-    if not (isinstance(level, float) and 0 < level < 1):
-        raise CosetError(f"got level={level!r}", "needed a number between 0 and 1", "give 0.9")
+        return conformal_quantile(off / self.deviation.double().clamp_min(smallest), level=level)
 
 
 def sample_maps(
@@ -187,7 +173,7 @@ def sample_maps(
 ) -> Maps:
     """Coherent samples by a rule: of the linearised network, or of the network itself."""
     check_draws(draws, generator)
-    parts = list(_outputs(posterior, network, rule, inputs, draws, generator))
+    parts = list(_outputs(posterior, network, inner_rule(rule), inputs, draws, generator))
     outputs = torch.cat([part for part, _ in parts])
     if not bool(outputs.isfinite().all()):
         raise CosetError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.func import vmap
 
@@ -37,6 +37,9 @@ class Predictions:
             the epistemic variance of the outputs.  ``None`` where it is unknown.
         covariance: Covariance of the outputs, one per pixel, for linearised rules.
         log_weights: Normalised log-weight of each member; ``None``: all weigh the same.
+        sets: Conformal: the classes that are held possible (:meth:`coset.Predictor.calibrated`).
+        lower: Conformal: where the interval of a number begins.
+        upper: Conformal: where it ends.
 
     >>> Predictions(torch.tensor([[[0.2, 0.8]], [[0.6, 0.4]]])).mean
     tensor([[0.4000, 0.6000]])
@@ -46,6 +49,9 @@ class Predictions:
     variance: Float[Tensor, "n c *pixels"] | None = None
     covariance: Float[Tensor, "n c c *pixels"] | None = None
     log_weights: Float[Tensor, " m"] | None = None
+    sets: Bool[Tensor, "n c *pixels"] | None = None
+    lower: Float[Tensor, "n c *pixels"] | None = None
+    upper: Float[Tensor, "n c *pixels"] | None = None
 
     __repr__ = brief
 

@@ -30,6 +30,7 @@ from coset.linalg import (
     LowRankPlusDiagonal,
     RowBlocks,
 )
+from coset.posterior.calibrated import Calibrated, ClassScaling, Conformal, VarianceScaling
 from coset.posterior.families import FitReport, Mixture, PointMass, Samples, Snapshot
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.linearised import Linearised
@@ -55,7 +56,10 @@ from coset.weights.masks import DropoutSite
 FAMILIES: Mapping[str, type] = {
     "Bernoulli": Bernoulli,
     "BlockDiagonal": BlockDiagonal,
+    "Calibrated": Calibrated,
     "Categorical": Categorical,
+    "ClassScaling": ClassScaling,
+    "Conformal": Conformal,
     "Dense": Dense,
     "Diagonal": Diagonal,
     "DropoutSite": DropoutSite,
@@ -91,6 +95,7 @@ FAMILIES: Mapping[str, type] = {
     "Tiled": Tiled,
     "TopDifference": TopDifference,
     "UnitBlocks": UnitBlocks,
+    "VarianceScaling": VarianceScaling,
 }
 
 

@@ -177,7 +177,8 @@ def _one_picture(inputs: Inputs) -> Tensor:
 
 
 def _fields(found: Predictions) -> tuple[Tensor | None, ...]:
-    return found.members, found.variance, found.covariance
+    spreads = (found.members, found.variance, found.covariance)
+    return (*spreads, found.sets, found.lower, found.upper)
 
 
 def _empty(part: Predictions, pictures: Tensor) -> Predictions:
@@ -194,6 +195,6 @@ def _empty(part: Predictions, pictures: Tensor) -> Predictions:
             )
         return values.new_empty(*values.shape[:-2], *pictures.shape[-2:])
 
-    members = wide(part.members)
+    members, variance, covariance, *kept = map(wide, _fields(part))
     assert members is not None, "rules give members"
-    return Predictions(members, wide(part.variance), wide(part.covariance), part.log_weights)
+    return Predictions(members, variance, covariance, part.log_weights, *kept)
