@@ -21,6 +21,7 @@ from coset import (
 from coset.posterior.records import describe, restore
 
 WEIGHTS = {"0.weight": torch.randn(2, 3), "0.bias": torch.randn(2)}
+STACK = {name: torch.stack([tensor] * 3) for name, tensor in WEIGHTS.items()}
 REPORT = FitReport(
     likelihood=GaussianNoise(torch.tensor([0.1, 0.2])),
     prior=GaussianPrior({"0.weight": torch.rand(2, 1), "0.bias": 2.0}),
@@ -31,7 +32,7 @@ REPORT = FitReport(
 VALUES = {
     "point": PointMass(WEIGHTS, REPORT),
     "samples": Samples({"w": torch.randn(3, 2)}, torch.randn(3)),
-    "mixture": Mixture((PointMass(WEIGHTS), Samples({"w": torch.randn(3, 2)})), torch.zeros(2)),
+    "mixture": Mixture((PointMass(WEIGHTS, REPORT), Samples(STACK)), torch.zeros(2)),
     "categorical": Categorical(),
     "bernoulli": Bernoulli(),
     "noise": GaussianNoise(0.5),
