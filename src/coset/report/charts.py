@@ -24,13 +24,17 @@ Numbers = Sequence[float]
 
 @dataclass(frozen=True)
 class Curve:
-    """One series of a chart: its label, its numbers, and the size of a band around ``y``."""
+    """One series of a chart: its label, its numbers, and the half-width of a band around ``y``.
+
+    The points of a line stand alone if ``dots``.
+    """
 
     label: str
     x: Sequence[Any]
     y: Numbers = ()
     band: Numbers = ()
     matrix: Sequence[Numbers] = ()
+    dots: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,9 +163,15 @@ def _length(curve: Curve) -> int:
 
 def _lines(panel: "Axes", chart: Chart) -> None:
     for curve, colour in zip(chart.curves, _colours(), strict=False):
-        mark = "o" if len(curve.x) < 30 else ""
+        mark = "o" if len(curve.x) < 30 or curve.dots else ""
         panel.plot(
-            curve.x, curve.y, marker=mark, markersize=3.5, color=colour, label=curve.label, lw=1.6
+            curve.x,
+            curve.y,
+            marker=mark,
+            markersize=3.5,
+            color=colour,
+            label=curve.label,
+            lw=0 if curve.dots else 1.6,
         )
         if curve.band and any(curve.band):
             low = [y - b for y, b in zip(curve.y, curve.band, strict=True)]
@@ -176,7 +186,7 @@ def _points(panel: "Axes", chart: Chart) -> None:
             curve.x[::step],
             curve.y[::step],
             "o",
-            markersize=2.2,
+            markersize=2.2 if len(curve.x) > 400 else 4.5,
             markeredgewidth=0,
             alpha=0.55,
             color=colour,

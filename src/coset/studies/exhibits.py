@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from coset.report.charts import Chart, Curve
@@ -86,7 +87,9 @@ def _curve(panel: Panel, series: Series, records: Sequence[Record]) -> Curve | N
         case "heat":
             return _matrix(series, mine)
         case _:
-            return _means(series, mine[:1] if panel.first else mine)
+            found = _means(series, mine[:1] if panel.first else mine)
+            band = _numbers(mine[0].look_up(series.band)) if series.band else ()
+            return found and replace(found, band=band or found.band, dots=series.dots)
 
 
 def _numbers(value: Any) -> list[float]:

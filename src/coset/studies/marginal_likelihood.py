@@ -3,7 +3,16 @@
 from typing import Any
 
 from coset.studies.settings import ANTORAN, DIGITS
-from coset.studies.study import Cell, Claim, Control, Exhibit, Panel, Series, Study
+from coset.studies.study import (
+    Cell,
+    Claim,
+    Control,
+    Exhibit,
+    Panel,
+    Series,
+    Study,
+    TableExhibit,
+)
 
 _TOY = "slides 13–17 (one-dimensional toy, 1-50-50-1 with batch norm)"
 _DIVERGENCE = "figure 5"
@@ -232,6 +241,30 @@ STUDY = Study(
     ),
     exhibits=(
         Exhibit(
+            "bands",
+            "One network, two choices of the prior precision",
+            "A network's fit to points with a gap, and two standard deviations of the linearised "
+            "prediction, noise included. Left: the prior precision of the largest evidence at the "
+            "mode θ* of the linearised model. Right: at the network's own weights θ~. Of the first "
+            "seed; predictions outside the window are cut off.",
+            tuple(
+                Panel(
+                    "lines",
+                    (
+                        Series("prediction", "places", "mean", band=f"band_{name}"),
+                        Series("data", "seen_x", "seen_y", dots=True),
+                    ),
+                    f"precision chosen at {label}",
+                    "x",
+                    "y",
+                    first=True,
+                    limits=(-8.0, 8.0),
+                )
+                for name, label in (("tangent", "θ*"), ("network", "θ~"))
+            ),
+            _TOY,
+        ),
+        Exhibit(
             "toy",
             "The choice of the evidence, at θ~ and at θ*",
             "Left: the evidence against the prior precision, taken at the two points; each has "
@@ -336,10 +369,32 @@ STUDY = Study(
         Exhibit(
             "depth",
             "Which depth does the evidence choose?",
-            "Left: log evidence and test log loss by the number of hidden layers. Middle: draws of "
-            "functions from the prior of the linearised model. Right: its kernel.",
+            "Left: log evidence by the number of hidden layers. Right: the log loss on test points "
+            "of the same networks, which the evidence has not seen: what it ranks last should lose "
+            "most.",
             (
-                Panel("bars", (Series("log evidence", "layers", "evidence"),), x="hidden layers"),
+                Panel(
+                    "bars",
+                    (Series("", "layers", "evidence"),),
+                    x="hidden layers",
+                    y="log evidence",
+                ),
+                Panel(
+                    "bars",
+                    (Series("", "layers", "losses"),),
+                    x="hidden layers",
+                    y="test log loss",
+                ),
+            ),
+            _DEPTH,
+        ),
+        Exhibit(
+            "prior",
+            "The prior of the linearised model",
+            "Left: draws of functions from the prior of the linearised model of the shallowest "
+            "network, at the precision that the evidence chose; of the first seed. Right: its "
+            "kernel, the mean over the seeds.",
+            (
                 Panel(
                     "lines",
                     tuple(Series("", "places", f"prior_{k}") for k in range(5)),
@@ -349,7 +404,20 @@ STUDY = Study(
                 ),
                 Panel("heat", (Series("kernel", "kernel_x", "kernel"),), x="x", y="x′"),
             ),
-            _DEPTH,
+            "prior draws and kernel",
+        ),
+        TableExhibit(
+            "sampled",
+            "test log loss",
+            "One posterior, two ways to predict. The posterior of the linearised model belongs to "
+            "the linearised model: sampled weights in the network itself leave its data.",
+            (("toy curve", "", {"part": "toy"}),),
+            (
+                ("linearised", "loss_linearised"),
+                ("sampled weights", "loss_sampled"),
+                ("difference", "sampled_minus_linearised"),
+            ),
+            "sampled against linearised predictions",
         ),
         Exhibit(
             "hessian",

@@ -97,12 +97,23 @@ class Control:
 
 @dataclass(frozen=True)
 class Series:
-    """What a panel draws: the names of numbers, or lists of them, in values or parameters."""
+    """What a panel draws: the names of numbers, or lists of them, in values or parameters.
+
+    Attributes:
+        label: In the legend.
+        x: Name of the numbers along the horizontal axis.
+        y: Name of those along the vertical axis.
+        cells: The cells they are taken from, by their parameters.
+        band: Name of the half-width of a band around a line of the first seed.
+        dots: Whether a line's points stand alone.
+    """
 
     label: str
     x: str
     y: str = ""
     cells: Parameters = field(default_factory=dict)
+    band: str = ""
+    dots: bool = False
 
 
 PanelKind = Literal["lines", "points", "histogram", "heat", "density", "bars"]

@@ -133,9 +133,14 @@ def _toy(parameters: Mapping[str, Any], seed: int) -> dict[str, Any]:
         "places": places.squeeze(1).tolist(),
         "width_ratio": float(deviations["network"].mean() / deviations["tangent"].mean()),
         "control_evidence": _off(tangent, train, best, noise),
+        "seen_x": train[0].squeeze(1).tolist(),
+        "seen_y": train[1].squeeze(1).tolist(),
     }
+    with torch.no_grad():
+        values["mean"] = net(places).squeeze(1).tolist()
     for name, std in deviations.items():
         values[f"std_{name}"] = std.tolist()
+        values[f"band_{name}"] = (2 * (std.square() + noise**2).sqrt()).tolist()
     for precision in parameters["precisions"]:
         fixed = _laplace(net, train, float(precision), noise)
         values[f"std_{precision:g}"] = _deviation(fixed, places, noise).tolist()

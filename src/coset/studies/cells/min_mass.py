@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from coset.models import convnet
 from coset.studies.cells.data import pictures
 from coset.studies.cells.networks import along_training, module_of, seeded, trained
 from coset.symmetry.discover import discover
+from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.removing.mass import mass_profile, minimise_mass
 from coset.vocabulary import Weights
 from coset.weights.network import weights_of
@@ -28,7 +30,8 @@ def compute(parameters: Mapping[str, Any], *, seed: int, folder: Path) -> dict[s
     """One part of the study."""
     if parameters["part"] == "profile":
         return _profile(parameters, seed, folder)
-    return _training(parameters, seed)
+    part = _training if parameters["part"] == "training" else _scalings
+    return part(parameters, seed)
 
 
 def _profile(parameters: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
@@ -65,8 +68,6 @@ def _profile(parameters: Mapping[str, Any], seed: int, folder: Path) -> dict[str
 
 def _scales_only(element: Any) -> Any:
     """An element without its permutations."""
-    from dataclasses import replace
-
     order = {
         name: torch.arange(table.shape[-1]).expand_as(table)
         for name, table in element.permutations.items()
@@ -106,6 +107,43 @@ def _training(parameters: Mapping[str, Any], seed: int) -> dict[str, Any]:
             values["imbalance_expected"] = values[f"expected_{decay:g}"][-1]
             values |= _forces(parameters, stacks[-1], float(decay))
     return values
+
+
+_WAY = torch.linspace(0, 1.25, 26, dtype=torch.float64)
+"""Points on the way from a network to its smallest copy, and beyond it."""
+
+
+def _scalings(parameters: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Pull and noise along the scalings at checks of a training, and two ways to one minimum."""
+    checks, stacks = along_training(parameters, seed=seed)
+    forces = [_forces(parameters, stack, float(parameters["decay"])) for stack in stacks]
+    group = discover(module_of(parameters), pictures(parameters).test[0][:1])
+    trained = {name: tensor[0].double() for name, tensor in stacks[-1].items()}
+    generator = seeded(seed, "ways")
+    scrambled = [
+        group.act(_scales_only(group.sample(generator=generator)), trained) for _ in range(2)
+    ]
+    starts = {"trained": trained, "first": scrambled[0], "second": scrambled[1]}
+    ways = {name: _way_down(group, start) for name, start in starts.items()}
+    return {
+        "checks": checks,
+        "along_noise": [force["noise"] for force in forces],
+        "along_pull": [force["pull"] for force in forces],
+        "way": _WAY.tolist(),
+        **{f"way_{name}": way for name, way in ways.items()},
+        "control_along": max(force["control_along"] for force in forces),
+    }
+
+
+def _way_down(group: SymmetryGroup, start: Weights) -> list[float]:
+    """The mass on the straight way, in logarithms of scales, to the smallest copy; that is 1."""
+    found = minimise_mass(group, start)
+    masses = []
+    for t in _WAY.tolist():
+        scales = {name: table.pow(t) for name, table in found.element.scales.items()}
+        moved = group.act(replace(found.element, scales=scales), start)
+        masses.append(float(minimise_mass(group, moved).initial_mass / found.mass))
+    return masses
 
 
 def _imbalance(stack: Weights) -> Float[Tensor, "m h"]:
