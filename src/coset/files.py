@@ -7,8 +7,8 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 
@@ -132,6 +132,46 @@ def clear_unfinished(folder: str | Path) -> None:
     Writers lock what they write, and the lock of a process goes with it.
     """
     _clear(Path(folder), r"\..*\.")
+
+
+@contextmanager
+def sole_writer(path: str | Path) -> Iterator[bool | None]:
+    """Holds a lock file for as long as somebody writes, and takes it away in the end.
+
+    Gives ``True``; ``False`` if another process holds it; ``None`` where the disk has no locks, as
+    some network file systems.  A process that is killed holds it no longer.
+
+    Raises:
+        CosetError: If the file cannot be made.
+    """
+    try:
+        file = _opened_lock(path)
+    except OSError as error:
+        raise CosetError(
+            f"got the path {path}: {_reason(error)}", "needed a place that can be written"
+        ) from error
+    if file is None:
+        yield False
+        return
+    try:
+        yield _lock(file)  # ours already: once more changes nothing
+    finally:
+        with suppress(OSError):
+            os.unlink(path)
+        os.close(file)
+
+
+def _opened_lock(path: str | Path) -> int | None:
+    """A locked file of that name, or nothing if another process has locked it."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        if _lock(file) is False:
+            os.close(file)
+            return None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file), os.stat(path)):
+                return file
+        os.close(file)  # its holder took it away between our two steps
 
 
 def _unfinished(target: Path) -> str:

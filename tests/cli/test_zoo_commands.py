@@ -7,7 +7,7 @@ import time
 import pytest
 
 from coset import cli
-from coset.zoo import Zoo
+from coset.zoo import Zoo, recipes
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +66,13 @@ def test_listing_packing_and_verifying(folder, capsys):
     assert "shards/00000.safetensors, member" in capsys.readouterr().out
     content[-1] ^= 1
     shard.write_bytes(content)
+
+
+def test_recipes_are_listed(capsys):
+    assert cli.main(["zoo", "recipes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(recipes())
+    assert all(line.startswith(name) for line, name in zip(lines, recipes(), strict=True))
 
 
 @pytest.mark.parametrize(

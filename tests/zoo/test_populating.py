@@ -1,7 +1,10 @@
 """Zoos that are trained: the same bytes by every engine and after kills; refusals."""
 
+import errno
+import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +16,7 @@ import torch
 
 from coset.engines import Outcome, Process, Serial
 from coset.errors import CosetError
-from coset.zoo import Zoo, populate, read_recipe, verify
+from coset.zoo import Zoo, pack, populate, read_recipe, verify
 from coset.zoo.folder import Folder
 from coset.zoo.making import run_seed, train_runs
 from coset.zoo.populating import TrainStack
@@ -182,3 +185,26 @@ def test_networks_of_a_stack_can_begin_as_one(tmp_path):
     with pytest.raises(CosetError, match="got members that part after step 1000000"):
         populate(late, tmp_path / "late", 4, engine=Serial(), progress=False)
     assert not (tmp_path / "late").exists()
+
+
+def test_a_zoo_has_one_writer_at_a_time(reference, tmp_path):
+    shutil.copytree(reference, tmp_path / "zoo")
+    with Folder(tmp_path / "zoo").writing():
+        with pytest.raises(CosetError, match="which another process trains or packs"):
+            populate(TINY, tmp_path / "zoo", 7, engine=Serial())
+        with pytest.raises(CosetError, match="which another process trains or packs"):
+            pack(tmp_path / "zoo")
+        assert len(Zoo.open(tmp_path / "zoo")) == 6, "it can be read meanwhile"
+    assert not (tmp_path / "zoo" / ".writer").exists()
+    assert len(populate(TINY, tmp_path / "zoo", 6, engine=Serial())) == 6
+
+
+def test_a_disk_without_locks_is_told_of(reference, tmp_path, monkeypatch):
+    shutil.copytree(reference, tmp_path / "zoo")
+
+    def refuse(file, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.warns(UserWarning, match="keeps no locks: see that nothing else trains or packs"):
+        populate(TINY, tmp_path / "zoo", 6, engine=Serial())

@@ -1,6 +1,7 @@
 """Reading a zoo: any members, any tensors, and refusals of what is not there."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from coset.engines import Serial
 from coset.errors import CosetError
 from coset.posterior.families import Samples
-from coset.zoo import Zoo, populate, read_recipe
+from coset.zoo import Zoo, populate, read_recipe, reading
 from coset.zoo.files import digest
 
 
@@ -75,6 +76,20 @@ def test_it_says_what_it_is(zoo):
 def test_what_is_not_there_is_refused(zoo, asked, words):
     with pytest.raises(CosetError, match=words):
         zoo.weights(**asked)
+
+
+def test_a_stack_larger_than_the_memory_is_refused(zoo, monkeypatch):
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 5, "SC_PAGE_SIZE": 4096}.__getitem__)
+    with pytest.raises(CosetError, match=r"got 5 members of 1,210 numbers.*go through chunks"):
+        zoo.weights(slice(5))
+    assert len(zoo.weights(slice(4))["linear2.bias"]) == 4
+
+
+def test_parts_are_all_members_in_so_many_bytes(zoo, monkeypatch):
+    assert list(zoo.parts(size=4)) == [slice(0, 4), slice(4, 6)]
+    monkeypatch.setattr(reading, "_PART", 2 * 8 * zoo.layout.size)
+    assert list(zoo.parts()) == [slice(0, 2), slice(2, 4), slice(4, 6)]
+    assert list(zoo.parts(width=10**6)) == [slice(k, k + 1) for k in range(6)]
 
 
 def test_folders_of_something_else_are_refused(zoo, tmp_path):

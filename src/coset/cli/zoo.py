@@ -35,7 +35,7 @@ def train(
     Networks are written one by one, so that a second call goes on where the first was ended.
 
     Args:
-        recipe: One that comes along, such as tiny, or a TOML file.
+        recipe: One that comes along (coset zoo recipes lists them), or a TOML file.
         folder: Where the zoo is, or will be.
         count: How many networks it will have.
         seed: Where the seeds of all networks come from.
@@ -83,6 +83,16 @@ def _show(found: "Zoo", lines: list[tuple[str, str]]) -> None:
     for name, value in lines:
         print(f"{name:<{width}}  {value}")
     print(f"\nOpen it with: coset.zoo.Zoo.open({str(found.folder)!r})")
+
+
+@zoo.command
+def recipes() -> None:
+    """Lists the recipes that come along."""
+    from coset.zoo import recipe
+
+    width = max(map(len, recipe.recipes()))
+    for name in recipe.recipes():
+        print(f"{name:<{width}}  {recipe.read_recipe(name).about}")
 
 
 @zoo.command
@@ -171,25 +181,22 @@ def list_members(
         where: Only those of which this is true, such as "accuracy > 0.9 and step is null".
         limit: How many lines at most.
     """
-    from rich.console import Console
-    from rich.table import Table
-
     from coset.zoo.reading import Zoo
 
     found = Zoo.open(folder)
     chosen = found.members if where is None else found.select(where)
-    table = Table(box=None, pad_edge=False)
     metrics = sorted(chosen[0].metrics) if chosen else []
-    for column in ("number", "seed", "step", *metrics):
-        table.add_column(column, justify="right")
+    lines = [("number", "seed", "step", *metrics)]
     for member in chosen[:limit]:
         values = [
             f"{member.metrics[name]:.4f}" if name in member.metrics else "" for name in metrics
         ]
         step = "end" if member.step is None else str(member.step)
-        table.add_row(str(member.number), str(member.seed), step, *values)
+        lines.append((str(member.number), str(member.seed), step, *values))
     print(f"{len(chosen)} of {len(found.members)} weights of {len(found)} networks in {folder}")
     if chosen:
-        Console().print(table)
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        for line in lines:
+            print("  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)))
     if len(chosen) > limit:
         print(f"and {len(chosen) - limit} more: see --limit")

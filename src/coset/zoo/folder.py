@@ -1,8 +1,13 @@
 """Where things are in the folder of a zoo."""
 
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from coset.errors import CosetError
+from coset.files import sole_writer
 
 DESCRIPTION = "zoo.json"
 
@@ -17,6 +22,7 @@ class Folder:
     ``dropped/``            one text a run that was given up
     ``shards/``             files of many runs, after packing
     ``index.sqlite``        what is where, rebuilt from the files at any time
+    ``.writer``             the lock of whoever trains or packs, as long as that takes
     ======================  ==================================================
     """
 
@@ -63,3 +69,27 @@ class Folder:
         """All files that hold weights, shards first."""
         for place in (self.shards, self.members):
             yield from sorted(place.glob("[0-9]*.safetensors"))
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keeps other writers away from the zoo, which any number may read meanwhile.
+
+        On a disk without locks, as some network file systems are, it warns.
+
+        Raises:
+            CosetError: Another process trains or packs this zoo.
+        """
+        with sole_writer(self.path / ".writer") as alone:
+            if alone is False:
+                raise CosetError(
+                    f"got the zoo {self.path}, which another process trains or packs",
+                    "needed one writer at a time",
+                    "wait until it ends",
+                )
+            if alone is None:
+                warnings.warn(
+                    f"the disk of {self.path} keeps no locks: see that nothing else trains or "
+                    "packs this zoo meanwhile",
+                    stacklevel=4,
+                )
+            yield

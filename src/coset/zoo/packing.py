@@ -42,6 +42,14 @@ def pack(folder: str | Path, *, dtype: "torch.dtype | str | None" = None) -> Zoo
     place = Folder(Path(folder))
     recipe, _ = read_description(place)
     wanted = _type(dtype)
+    with place.writing():
+        _pack(place, recipe, wanted)
+    rebuild_index(place.path)
+    return Zoo.open(place.path)
+
+
+def _pack(place: Folder, recipe: ZooRecipe, wanted: torch.dtype | None) -> None:
+    """Rewrites shards of another type, then moves what is loose into new ones."""
     every = list(rows_of(place, recipe))
     shards = [rows for rows in every if rows.path.parent == place.shards]
     loose = [rows for rows in every if rows.path.parent != place.shards]
@@ -64,8 +72,6 @@ def pack(folder: str | Path, *, dtype: "torch.dtype | str | None" = None) -> Zoo
                 rows.path.unlink(missing_ok=True)
         for rows in loose:
             rows.path.unlink(missing_ok=True)
-    rebuild_index(place.path)
-    return Zoo.open(place.path)
 
 
 def rebuild_index(folder: str | Path) -> Zoo:

@@ -88,34 +88,39 @@ def populate(
         progress: As for :func:`coset.progress.reporting`.
 
     Raises:
-        CosetError: The folder holds another zoo, a run failed, or a file cannot be written.
+        CosetError: The folder holds another zoo or has another writer, a run failed, or a file
+            cannot be written.
     """
     require_kind(ZooRecipe, recipe=recipe)
     require_counts(count=count)
     require_counts(0, seed=seed)
     place = Folder(Path(folder))
     check_recipe(recipe)
-    _settle(place, recipe, seed)
-    task = TrainStack(recipe, place, seed)
-    engine = Process() if engine is None else engine
-    packed = Index.of(place, recipe).runs
-    failures: list[Outcome] = []
-    with reporting(progress) as tell:
+    _make(place.path)
+    with place.writing(), reporting(progress) as tell:
+        _settle(place, recipe, seed)
+        task = TrainStack(recipe, place, seed)
         told = counted(tell, count, "networks")
-        runs = count
-        while True:
-            missing = [r for r in range(runs) if r not in packed and not place.is_done(r)]
-            kept = runs - _dropped(place, runs) - len(missing)
-            told(kept)
-            if not missing:
-                if kept >= count:
-                    break
-                runs += count - kept
-                continue
-            failures += _train(engine, task, missing, told, kept)
+        _train_all(Process() if engine is None else engine, task, count, told)
+    return Zoo.open(place.path)
+
+
+def _train_all(engine: Engine, task: TrainStack, count: int, told: Count) -> None:
+    """Trains runs, and others for those that are dropped, until so many are kept."""
+    place, runs = task.folder, count
+    packed = Index.of(place, task.recipe).runs
+    while True:
+        missing = [r for r in range(runs) if r not in packed and not place.is_done(r)]
+        kept = runs - _dropped(place, runs) - len(missing)
+        told(kept)
+        if missing:
+            failures = _train(engine, task, missing, told, kept)
             if failures:
                 raise _failed(failures, task)
-    return Zoo.open(place.path)
+        elif kept < count:
+            runs += count - kept
+        else:
+            return
 
 
 def _train(
@@ -163,14 +168,18 @@ def _settle(place: Folder, recipe: ZooRecipe, seed: int) -> None:
                 "give another folder",
             )
     for folder in (place.path, place.members, place.dropped):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CosetError(
-                f"got the folder {folder}: {error.strerror}",
-                "needed a place where a folder can be made",
-            ) from error
+        _make(folder)
         clear_unfinished(folder)
     if not place.description.exists():
         facts = {"recipe": recipe.as_json(), "seed": seed}
         write_text(place.description, json.dumps(facts, indent=2) + "\n")
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CosetError(
+            f"got the folder {folder}: {error.strerror}",
+            "needed a place where a folder can be made",
+        ) from error

@@ -1,6 +1,7 @@
 """A zoo that is there: which members it has, and their weights."""
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from coset.zoo.folder import DESCRIPTION, Folder
 from coset.zoo.index import Index, Place
 from coset.zoo.making import build_module
 from coset.zoo.recipe import ZooRecipe, recipe_from
+
+_PART = 256_000_000
+"""Bytes of weights that checks and summaries have in memory at a time."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +132,14 @@ class Zoo:
             names: Names of tensors; ``None``: all.
             step: The epoch of a snapshot; ``None``: the end.
             dtype: The type of the tensors.
+
+        Raises:
+            CosetError: There is no such member, tensor or step, or the stack is larger than the
+                memory of this machine.
         """
         numbers = self._numbers(members)
         layout = self.layout if names is None else self._part(names)
+        _require_room(len(numbers), layout.size, dtype)
         found = torch.empty(len(numbers), layout.size, dtype=dtype)
         by_file: dict[Path, list[tuple[int, int]]] = defaultdict(list)
         for position, number in enumerate(numbers):
@@ -152,6 +161,12 @@ class Zoo:
         chosen = None if names is None else tuple(names)
         for start in range(0, len(self), size):
             yield self.weights(slice(start, start + size), names=chosen, step=step)
+
+    def parts(self, *, size: int = 256, width: int = 8) -> Iterator[slice]:
+        """The members, in parts of at most ``size`` and 256 MB at ``width`` bytes a number."""
+        most = max(1, min(size, _PART // max(1, width * self.layout.size)))
+        for start in range(0, len(self), most):
+            yield slice(start, min(start + most, len(self)))
 
     def posterior(self) -> Samples:
         """All members as samples, each as likely as the others: a reference to compare with."""
@@ -194,6 +209,18 @@ class Zoo:
                 f"needed an epoch whose weights are kept ({', '.join(map(str, kept)) or 'none'}), "
                 "or None for the end",
             ) from None
+
+
+def _require_room(count: int, size: int, dtype: torch.dtype) -> None:
+    needed = count * size * dtype.itemsize
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > memory:
+        raise CosetError(
+            f"got {count:,} members of {size:,} numbers, {needed / 1e9:,.1f} GB",
+            f"needed at most the {memory / 1e9:,.1f} GB of this machine",
+            "ask for fewer members, for some tensors by names=, for another dtype=, or go through "
+            "chunks()",
+        )
 
 
 def read_description(folder: Folder) -> tuple[ZooRecipe, int]:

@@ -30,7 +30,8 @@ def excess_of_mass(zoo: Zoo, *, step: int | None = None) -> Float[Tensor, " m"]:
     """By how many percent each member's mass exceeds the least that its scales allow."""
     (inputs, _), _ = load_examples(zoo.recipe.data)
     group = discover(zoo.module(), inputs[:2])
-    return torch.cat([minimise_mass(group, weights).excess for weights in zoo.chunks(step=step)])
+    found = [minimise_mass(group, zoo.weights(part, step=step)).excess for part in zoo.parts()]
+    return torch.cat(found)
 
 
 def _spread(values: Float[Tensor, " m"], digits: int) -> str:

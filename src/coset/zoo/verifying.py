@@ -136,8 +136,8 @@ def _check_twins(zoo: Zoo) -> Iterator[Fault]:
         return zoo.layout.flatten(canonicalise(group, weights))
 
     norms, heights = [], []
-    for start in range(0, len(zoo), 64):
-        flat = forms(slice(start, start + 64))
+    for part in zoo.parts(size=64):
+        flat = forms(part)
         norms.append(flat.norm(dim=1))
         heights.append(flat @ probes)
     size, height = torch.cat(norms), torch.cat(heights)
@@ -157,12 +157,11 @@ def _check_twins(zoo: Zoo) -> Iterator[Fault]:
 
 def _check_accuracies(zoo: Zoo) -> Iterator[Fault]:
     for step in {member.step for member in zoo.members}:
-        ends = [member for member in zoo.members if member.step == step]
-        for start in range(0, len(ends), 64):
-            some = ends[start : start + 64]
-            weights = zoo.weights([member.number for member in some], step=step)
-            for member, again in zip(some, measure_stack(zoo.recipe, weights), strict=True):
-                found = again["accuracy"]
+        kept = [member for member in zoo.members if member.step == step]
+        for part in zoo.parts(size=64):
+            again = measure_stack(zoo.recipe, zoo.weights(part, step=step))
+            for member, metrics in zip(kept[part], again, strict=True):
+                found = metrics["accuracy"]
                 if abs(found - member.metrics["accuracy"]) > _ACCURACY:
                     yield Fault(
                         _file(zoo, member.number, step),
