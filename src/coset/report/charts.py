@@ -221,6 +221,8 @@ def _heat(panel: "Axes", chart: Chart) -> None:
     image = panel.pcolormesh(
         list(curve.x), list(curve.y), [list(row) for row in curve.matrix], cmap="cividis"
     )
+    if chart.limits is not None:
+        image.set_clim(*chart.limits)
     panel.figure.colorbar(image, ax=panel, label=curve.label)
 
 
@@ -276,7 +278,7 @@ def _finish(panel: "Axes", chart: Chart) -> None:
         low = max(panel.get_xlim()[0], panel.get_ylim()[0])
         high = min(panel.get_xlim()[1], panel.get_ylim()[1])
         panel.plot([low, high], [low, high], color=FAINT, lw=1, ls="--")
-    if chart.limits is not None:
+    if chart.limits is not None and chart.kind != "heat":
         panel.set_ylim(*chart.limits)
     panel.set(xlabel=chart.x, ylabel=chart.y)
     panel.set_title(chart.title, parse_math=False)

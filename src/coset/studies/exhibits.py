@@ -63,7 +63,8 @@ def explored_by(exhibit: ExplorerExhibit, records: Sequence[Record]) -> Record |
 
 
 def _fits(record: Record, where: Parameters) -> bool:
-    return all(record.parameters.get(name) == value for name, value in where.items())
+    known = {**record.parameters, "seed": record.seed}
+    return all(known.get(name) == value for name, value in where.items())
 
 
 def _curve(panel: Panel, series: Series, records: Sequence[Record]) -> Curve | None:
@@ -85,7 +86,7 @@ def _curve(panel: Panel, series: Series, records: Sequence[Record]) -> Curve | N
         case "density":
             return _pairs(series, mine)
         case "heat":
-            return _matrix(series, mine)
+            return _matrix(series, mine[:1] if panel.first else mine)
         case _:
             found = _means(series, mine[:1] if panel.first else mine)
             band = _numbers(mine[0].look_up(series.band)) if series.band else ()

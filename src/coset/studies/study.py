@@ -137,8 +137,9 @@ class Panel:
         marks: Vertical lines by their label.
         log: The axes that are logarithmic: ``""``, ``"x"``, ``"y"``, ``"xy"``.
         diagonal: Whether the line x = y is drawn.
-        first: Whether lines are those of the first seed, as where each seed has its own data.
-        limits: The least and the most that the vertical axis shows.
+        first: Whether lines or a matrix are those of the first seed, as where each seed has its own
+            data.
+        limits: The least and the most that the vertical axis, or the colours of a matrix, show.
     """
 
     kind: PanelKind
@@ -173,7 +174,7 @@ class TableExhibit:
         name: Different for each exhibit of a study.
         title: Above it.
         caption: What to see.
-        rows: Label of each row and the cells it is the mean of.
+        rows: Label of each row and the cells it is the mean of, by their parameters and ``seed``.
         columns: Label of each column and the name of its number, whose ``{row}`` is filled in.
         where: Which table of the paper it stands for.
         published: Published rows, shown greyed below ours: never a mean of both.
