@@ -39,3 +39,9 @@ def test_weighted_class_sums_are_the_kernel():
     expected = rows.flatten(1) @ whole @ rows.flatten(1).T
     found = torch.tensordot(class_weights(length), gram(rows), dims=1)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_single_precision_is_that_of_the_rows_alone():
+    """Sums rounded once more than the rows would not be those of the same weights."""
+    rows = torch.randn(5, 4, 9, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(gram(rows), gram(rows.double()))

@@ -74,7 +74,7 @@ def _cells(
         methods = ["tv_network", "constant", "pixels"]
         plain = {key: value for key, value in base.items() if key not in ("data", "test", "train")}
         slice_ = {**plain, **real, "part": "slice", "methods": methods, "shown": "tv_network"}
-        cells.append(Cell("real slice", slice_, 3 * seconds))
+        cells.append(Cell("slice", slice_, 3 * seconds))
     cells.append(Cell("priors", {**prior, "part": "prior"}, 10.0))
     return tuple(cells)
 
@@ -115,10 +115,10 @@ _AT_MOST = {"part": "image", "shown": "tv_network"}
 _PHOTONS = (1e3, 1e4, 1e5)
 
 _SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("20 angles", {"part": "image", "angles": 20}),
+    ("most angles", _AT_MOST),
     ("5 angles", {"part": "image", "angles": 5}),
-    ("20 angles, no sigmoid", {"part": "factor", "network": "unbounded"}),
-    ("20 angles, never stopped", {"part": "factor", "stop": "never"}),
+    ("most angles, no sigmoid", {"part": "factor", "network": "unbounded"}),
+    ("most angles, never stopped", {"part": "factor", "stop": "never"}),
 )
 """What might decide at which weights evidence is better taken."""
 
@@ -140,7 +140,7 @@ STUDY = Study(
             _TINY,
             angles=(6,),
             photons=(1e4,),
-            real=None,
+            real={"image": "walnut", "steps": 30, "angles": 6, "images": 1},
             prior={"size": 8, "variation": 0.1, "sweeps": 60, "draws": 10},
             factors=(),
             seconds=3.0,
@@ -371,12 +371,8 @@ STUDY = Study(
             "noise learnt, image by image",
             "The standard deviation of the noise that was learnt over the true one.",
             tuple(
-                (
-                    f"image {seed}, {count} angles",
-                    "noise",
-                    {"angles": count, "seed": seed, "part": "image"},
-                )
-                for count in (20, 5)
+                (f"{angles}, image {seed}", "", {**where, "seed": seed})
+                for angles, where in _SETTINGS[:2]
                 for seed in range(5)
             ),
             tuple((_LABELS[name], f"noise_{name}") for name in _LINEAR),
@@ -454,7 +450,7 @@ STUDY = Study(
             )
             for name, title, where, limits in (
                 ("image", "The first image, its standard deviation and its error", _AT_MOST, None),
-                ("slice", "A real slice of a chest", {"part": "slice"}, (0.0, 1.0)),
+                ("slice", "A slice of a chest (scale small)", {"part": "slice"}, (0.0, 1.0)),
             )
         ),
         Exhibit(

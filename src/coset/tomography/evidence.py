@@ -246,7 +246,8 @@ def tune(
     typical = [float(matrices[0].diagonal().mean()) for matrices in problem.grams]
     share = max(float(problem.residual.square().mean()), level) / len(taps)
     start = [math.log(share / max(each, 1e-300)) for each in typical]
-    bounds = [(value - 16.0, value + 12.0) for value in start]
+    # more than 3,000 times what the readings call for is rounding where the tangent does not fit
+    bounds = [(value - 16.0, value + 8.0) for value in start]
     start += [math.log(_START_LENGTH)] * sum(taps)
     bounds += [(math.log(_LENGTHS[0]), math.log(_LENGTHS[1]))] * sum(taps)
     if learns_noise:

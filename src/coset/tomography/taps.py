@@ -108,7 +108,8 @@ def class_sums(
     >>> class_sums(ones, lambda a, b: a @ b.mT).flatten().round().tolist()
     [9.0, 24.0, 16.0, 12.0, 16.0, 4.0]
     """
-    parts = [(rows @ axis.to(rows)).double() for axis in _BASIS]
+    wide = rows.double()  # sums in single precision would not be those of the rows themselves
+    parts = [wide @ axis for axis in _BASIS]
     weights = _product_weights()
     total: Tensor | None = None
     for index, pairs in enumerate(_PRODUCTS):
