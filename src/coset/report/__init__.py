@@ -1,4 +1,4 @@
-"""Reports: numbers in, one self-contained page out."""
+"""Reports: numbers in, figures and one self-contained page out."""
 
 from coset.report.page import Explorer as Explorer
 from coset.report.page import Figure as Figure
@@ -11,3 +11,8 @@ from coset.report.page import Section as Section
 from coset.report.page import Table as Table
 from coset.report.page import render as render
 from coset.report.page import write_page as write_page
+from coset.report.weights import draw_before_and_after as draw_before_and_after
+from coset.report.weights import draw_marginals as draw_marginals
+from coset.report.weights import draw_mass_profile as draw_mass_profile
+from coset.report.weights import draw_pairs as draw_pairs
+from coset.report.weights import draw_path as draw_path
