@@ -6,9 +6,10 @@ from curvature_networks import NETWORKS, Scaled, brute_jacobian, build
 from torch import Tensor, nn
 
 from coset import CosetError, functionalise
-from coset.curvature.capture import record
+from coset.curvature.capture import Recorded, record
 from coset.curvature.measure import blocks_of
 from coset.curvature.rows import gradient_rows
+from coset.weights.layout import Layout
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -172,3 +173,21 @@ def test_networks_may_view_what_convolutions_return():
     inputs = torch.randn(2, 3, 4, 4, dtype=torch.float64)
     recorded = record(network, network.weights, network.layout, inputs)
     torch.testing.assert_close(recorded.outputs.detach(), module(inputs).detach())
+
+
+@pytest.mark.parametrize("last", [nn.Conv2d(4, 3, 1), nn.Conv2d(4, 3, 3, padding=1, bias=False)])
+def test_rows_of_a_last_layer_with_pixels_are_its_inputs_put_in_place(last, monkeypatch):
+    """Without a backward pass, and without the square of the number of outputs in memory."""
+    module = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.Tanh(), last)
+    inputs = torch.randn(3, 2, 5, 4)
+    network = functionalise(module)
+    layout = Layout.of({name: network.weights[name] for name in network.weights if name[0] == "2"})
+    monkeypatch.setattr(Recorded, "gradients", None)
+    rows = gradient_rows(network, network.weights, layout, inputs)
+    given = layout.restrict(network.weights)
+    wanted = torch.func.jacrev(lambda w: network.apply({**network.weights, **w}, inputs))(given)
+    flat = torch.cat([wanted[name].reshape(*rows.shape[:2], -1) for name in layout.names], dim=-1)
+    torch.testing.assert_close(rows, flat)
+    some = torch.tensor([5, 0, 2])
+    found = gradient_rows(network, network.weights, layout, inputs, index=some)
+    assert torch.equal(found, rows[:, :, some])

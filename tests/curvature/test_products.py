@@ -114,3 +114,12 @@ def test_a_network_without_derivatives_is_refused():
     line = Linearisation(network, network.weights, network.layout)
     with pytest.raises(CosetError, match="cannot be differentiated"):
         line.push(torch.randn(2, 2), torch.randn(1, 3))
+
+
+def test_pictures_whose_channels_are_last_in_memory():
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.Conv2d(4, 2, 1))
+    network, inputs = functionalise(module), torch.randn(2, 3, 6, 6)
+    line = Linearisation(network, network.weights, network.layout)
+    directions = torch.randn(2, network.layout.size)
+    last = inputs.to(memory_format=torch.channels_last)
+    torch.testing.assert_close(line.push(last, directions), line.push(inputs, directions))

@@ -56,6 +56,21 @@ class Recorded:
                 return names if same and left.shape[1:3] == (1, 1) else None
         return None
 
+    @property
+    def last_map(self) -> LinearMap | None:
+        """The only map, where its outputs at each pixel are those of the network."""
+        if len(self.maps) != 1 or self.outputs.dim() < 3 or not self.outputs.requires_grad:
+            return None
+        (uses,), (edges,) = self.maps.values(), self.edges.values()
+        if len(uses) != 1 or edges[0] != get_gradient_edge(self.outputs):
+            return None
+        plain = self.outputs.detach()
+        left, pixels = uses[0].left(plain), plain.flatten(2).mT.unsqueeze(1)
+        same = left.data_ptr() == plain.data_ptr()  # u is the gradient, a row a pixel
+        return (
+            uses[0] if same and left.shape == pixels.shape and torch.equal(left, pixels) else None
+        )
+
     def gradients(self, cotangent: Tensor) -> dict[tuple[str, ...], list[Tensor]]:
         """Of the outputs of every map, for one direction in the network's outputs."""
         edges = [edge for found in self.edges.values() for edge in found]

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from coset.errors import CosetError
 from coset.vocabulary import Inputs, Weights
-from coset.weights.inputs import split_rows
+from coset.weights.inputs import map_parts, split_rows
 from coset.weights.layout import Layout
 from coset.weights.network import Network
 from coset.weights.stacking import unstack
@@ -118,7 +118,9 @@ class Linearisation:
                 raise self._refusal(error) from error
 
     def _on(self, inputs: Inputs) -> Callable[[Weights], Tensor]:
-        return lambda given: self.network.apply({**self.weights, **given}, inputs)
+        # torch's derivative of group norm cannot read pictures whose channels are last in memory
+        plain = map_parts(torch.Tensor.contiguous, inputs)
+        return lambda given: self.network.apply({**self.weights, **given}, plain)
 
     def row_bytes(self, inputs: Inputs, count: int) -> int:
         """Bytes of activations and derivatives of one row for so many vectors."""

@@ -1,6 +1,6 @@
 """Rows of the Jacobian, example by example: from recorded layers, or of any network under vmap."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,11 +10,11 @@ from torch.func import vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from coset.bayes.likelihood import Likelihood
-from coset.curvature.capture import record
+from coset.curvature.capture import Recorded, record
 from coset.curvature.checks import check_finite
 from coset.curvature.columns import columns, unit_columns
 from coset.curvature.maps import outer
-from coset.curvature.measure import blocks_of
+from coset.curvature.measure import Block, blocks_of
 from coset.vocabulary import Inputs, Weights
 from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 from coset.weights.inputs import map_parts, split_rows
@@ -48,26 +48,51 @@ def gradient_rows(
     """
     recorded = record(network, weights, layout, inputs)
     check_finite(recorded.outputs)
+    cotangents: Iterable[Tensor]
     if directions is not None:
-        cotangents = list(directions)
-    elif likelihood is None:
-        cotangents = list(unit_columns(recorded.outputs))
+        cotangents, count = directions, len(directions)
+    elif likelihood is None:  # one at a time: all together they are the square of the outputs
+        cotangents, count = unit_columns(recorded.outputs), recorded.outputs[0].numel()
     else:
         at = recorded.outputs if outputs is None else outputs
         assert targets is not None, "a Hessian is one at targets"
         cotangents = list(columns(likelihood, at, targets))
+        count = len(cotangents)
     if recorded.foreign:
-        rows = rows_by_example(network, weights, layout, inputs, cotangents).detach()
+        rows = rows_by_example(network, weights, layout, inputs, [*cotangents]).detach()
         return rows if index is None else rows[:, :, index]
     chosen = torch.arange(layout.size) if index is None else index
-    places = {b.names: _places(b.entries.flatten(), chosen) for b in blocks_of(recorded, layout)}
-    rows = recorded.outputs.new_empty(len(recorded.outputs), len(cotangents), len(chosen))
+    blocks = blocks_of(recorded, layout)
+    if likelihood is None and directions is None:
+        direct = _rows_of_last(recorded, blocks, layout)
+        if direct is not None:
+            return direct if index is None else direct[:, :, index]
+    places = {b.names: _places(b.entries.flatten(), chosen) for b in blocks}
+    rows = recorded.outputs.new_empty(len(recorded.outputs), count, len(chosen))
     for number, cotangent in enumerate(cotangents):
         for names, pair in recorded.pairs(cotangent).items():
             inside, columns_ = places[names]
             gradient = outer(*pair).flatten(1)
             rows[:, number, columns_] = gradient if index is None else gradient[:, inside]
     return rows.detach()
+
+
+def _rows_of_last(
+    recorded: Recorded, blocks: Sequence[Block], layout: Layout
+) -> Float[Tensor, "n r p"] | None:
+    """Rows of a network whose outputs are those of its only map: its inputs, put in place.
+
+    Output ``o`` of a pixel moves with row ``o`` of the weights alone, by the inputs of that pixel.
+    """
+    map_ = recorded.last_map
+    if map_ is None or len(blocks) != 1:
+        return None
+    outputs = recorded.outputs.detach().flatten(2)  # n o r
+    inputs, entries = map_.right(outputs), blocks[0].entries[0]  # n 1 r i, o i
+    rows = outputs.new_zeros(*outputs.shape, layout.size)
+    for number, places in enumerate(entries):
+        rows[:, number][..., places] = inputs[:, 0]
+    return rows.flatten(1, 2)
 
 
 def _places(

@@ -132,7 +132,7 @@ def cast_scenes(
     depth = torch.where(world.sees_glass[:, None], near, far)
     square = (count, size, size)
     return Scenes(
-        pictures.movedim(2, 1).reshape(count, 3, size, size),
+        pictures.movedim(2, 1).contiguous().reshape(count, 3, size, size),
         labels.reshape(square),
         depth.reshape(square),
         near.reshape(square),
