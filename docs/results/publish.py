@@ -1,6 +1,6 @@
-"""Publish a run of scale small: records, figures, verdicts and the table of papers.
+"""Publish runs of scale small: records, figures, verdicts and the table of papers.
 
-python docs/results/publish.py RUN
+python docs/results/publish.py [RUN...]    without a run: figures and tables anew, as after an edit
 """
 
 import sys
@@ -13,13 +13,15 @@ from coset.studies.runs import Run
 ROOT = Path(__file__).parents[2]
 
 
-def main(folder: str) -> None:
+RESULTS = ROOT / "docs" / "results"
+
+
+def main(*folders: str) -> None:
     verdicts = ROOT / "src" / "coset" / "studies" / "verdicts.json"
-    publishing.publish(Run.open(folder), ROOT / "docs" / "results", verdicts)
+    for folder in folders or (RESULTS,):
+        publishing.publish(Run.open(folder), RESULTS, verdicts)
     write_text(ROOT / "docs" / "papers.md", publishing.papers())
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python docs/results/publish.py RUN")
-    main(sys.argv[1])
+    main(*sys.argv[1:])

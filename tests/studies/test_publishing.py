@@ -1,5 +1,6 @@
 """What is published: the table of papers is the registry's, and every command in it exists."""
 
+import json
 import re
 from pathlib import Path
 
@@ -16,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_page_of_papers_is_made_from_the_claims():
     page = (ROOT / "docs" / "papers.md").read_text()
-    assert page == papers(), "run: python docs/results/publish.py RUN"
+    assert page == papers(), "run: python docs/results/publish.py"
     for name in names():
         for claim in study_named(name).claims:
             assert claim.says in page
@@ -65,3 +66,22 @@ def test_publishing_writes_records_figures_and_verdicts(tmp_path):
         f"{name}/order/seed 0" in (tmp_path / "results/figures" / f"{name}-final.svg").read_text()
     )
     assert '"undecided"' in (tmp_path / "verdicts.json").read_text()
+
+
+def test_publishing_one_study_leaves_the_others_and_replaces_its_own(tmp_path):
+    results, verdicts = tmp_path / "results", tmp_path / "verdicts.json"
+    for name, seeds in (("order-in-training", [0]), ("functional-diversity", [0]),
+                        ("order-in-training", [1])):  # fmt: skip
+        made = run(name, tmp_path / f"{name}{seeds}", scale="tiny", seeds=seeds, engine=Serial())
+        publish(made, results, verdicts)
+    found = Run.open(results)
+    assert [(r.study, r.seed) for r in found.records] == [
+        ("functional-diversity", 0),
+        ("order-in-training", 1),
+    ]
+    facts = json.loads(verdicts.read_text())
+    assert facts["seeds"] == {"functional-diversity": [0], "order-in-training": [1]}
+    assert facts["dates"].keys() == facts["seeds"].keys()
+    assert {each["study"] for each in facts["verdicts"]} == set(facts["seeds"])
+    pictures = {path.stem for path in (results / "figures").glob("*.svg")}
+    assert {name.rsplit("-", 1)[0] for name in pictures} == set(facts["seeds"])

@@ -100,3 +100,13 @@ def svg(figure: "Figure", name: str, facts: Mapping[str, Any] | None = None) -> 
         figure.savefig(buffer, format="svg", transparent=True, metadata=known)
     text = buffer.getvalue()
     return text[text.index("<svg") :]
+
+
+def on_paper(drawn: str) -> str:
+    """A drawing on white, to be read by itself: on a dark page its ink would be lost.
+
+    >>> on_paper('<svg width="1"></svg>')
+    '<svg width="1"><rect width="100%" height="100%" fill="#ffffff"/></svg>'
+    """
+    end = drawn.index(">", drawn.index("<svg")) + 1
+    return drawn[:end] + '<rect width="100%" height="100%" fill="#ffffff"/>' + drawn[end:]

@@ -9,7 +9,12 @@ from coset.errors import CosetError
 from coset.report import Explorer, Figure, Finding, Headline, Page, Section, Table, write_page
 from coset.report.charts import as_csv, draw_panels, nested_as_csv
 from coset.studies.exhibits import charts_of, explored_by, rows_of, shown_by
-from coset.studies.published import published, published_entries, published_seeds
+from coset.studies.published import (
+    published,
+    published_date,
+    published_entries,
+    published_seeds,
+)
 from coset.studies.records import Record
 from coset.studies.runs import Run
 from coset.studies.study import Claim, Exhibit, ExplorerExhibit, Study, TableExhibit
@@ -99,7 +104,7 @@ def _found(run: Run, study: Study) -> str:
     known = [entry for entry in published()["verdicts"] if entry["study"] == study.name]
     if not known:
         return f"Scale “{run.scale}” gives no verdict, and none is published yet."
-    return f"In the published run of {published()['date']}: " + _in_words(known)
+    return f"In the published run of {published_date(study.name)}: " + _in_words(known)
 
 
 def _in_words(entries: Sequence[Mapping[str, Any]]) -> str:
@@ -167,17 +172,19 @@ def comparison_table(run: Run, studies: Sequence[Study] | None = None) -> Table:
     known, ours = published_entries(), {(v.study, v.claim): v for v in run.verdicts}
     rows = []
     for study in run.studies if studies is None else studies:
-        seeds = f" ({published_seeds(study.name)} seeds)"
+        run_then = f" ({published_seeds(study.name)} seeds, {published_date(study.name)})"
         for claim in study.claims:
             here = ours.get((study.name, claim.name))
             entry = known.get((study.name, claim.name))
             row = [claim.says, f"{claim.source}, {claim.where}", _number(claim.published)]
             row += (
-                ["–", "not run yet"] if entry is None else [_ours(entry) + seeds, entry["verdict"]]
+                ["–", "not run yet"]
+                if entry is None
+                else [_ours(entry) + run_then, entry["verdict"]]
             )
             rows.append([*row, "–" if here is None else _number(here.ours)])
     date = published()["date"]
-    columns = ["claim", "where", "published", f"ours at scale small, {date}", "its verdict"]
+    columns = ["claim", "where", "published", "ours at scale small", "its verdict"]
     return Table(
         [*columns, f"here, at scale {run.scale}"],
         rows,

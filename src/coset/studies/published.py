@@ -22,3 +22,9 @@ def published_entries() -> dict[tuple[str, str], dict[str, Any]]:
 def published_seeds(study: str) -> int:
     """How many repetitions the published run of a study had."""
     return len(published()["seeds"].get(study, ()))
+
+
+def published_date(study: str) -> str:
+    """When a study was last published."""
+    known = published()
+    return str(known.get("dates", {}).get(study, known["date"]))

@@ -7,6 +7,7 @@ from typing import Any
 
 from coset.files import write_text
 from coset.report.charts import as_csv, draw_charts
+from coset.report.drawing import on_paper
 from coset.studies.exhibits import charts_of, shown_by
 from coset.studies.page import plain_verdict
 from coset.studies.published import published, published_entries
@@ -35,6 +36,8 @@ def _number(value: float | None) -> str:
 def publish(run: Run, results: Path, verdicts: Path) -> None:
     """Writes records, figures with their numbers, and the verdicts of a run of scale small.
 
+    Studies that were published before and are not in the run stay as they are.
+
     Args:
         run: The run.
         results: Folder for records and figures.
@@ -45,20 +48,41 @@ def publish(run: Run, results: Path, verdicts: Path) -> None:
         begin(results / "run", run.scale, names())
         (results / "run" / "run.json").rename(results / "run.json")
         (results / "run").rmdir()
-    for record in run.records:
-        write_record(results, record)
     for study in run.studies:
-        for exhibit in study.exhibits:
-            if isinstance(exhibit, Exhibit):
-                _write_figure(run, study, exhibit, results / "figures")
+        _write_study(run, study, results)
+    whole = Run.open(results)
+    today = date.today().isoformat()
+    dates = _dates(verdicts) | {study.name: today for study in run.studies}
     facts = {
-        "date": date.today().isoformat(),
+        "date": today,
         "scale": run.scale,
-        "seeds": {s.name: sorted({r.seed for r in run.of(s.name)}) for s in run.studies},
-        "seconds": {s.name: round(sum(r.seconds for r in run.of(s.name))) for s in run.studies},
-        "verdicts": [plain_verdict(verdict) for verdict in run.verdicts],
+        "dates": {s.name: dates.get(s.name, today) for s in whole.studies},
+        "seeds": {s.name: sorted({r.seed for r in whole.of(s.name)}) for s in whole.studies},
+        "seconds": {s.name: round(sum(r.seconds for r in whole.of(s.name))) for s in whole.studies},
+        "verdicts": [plain_verdict(verdict) for verdict in whole.verdicts],
     }
     write_text(verdicts, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+
+
+def _dates(verdicts: Path) -> dict[str, str]:
+    """When each study was published, as far as that is known."""
+    if not verdicts.is_file():
+        return {}
+    known = json.loads(verdicts.read_text())
+    return {name: known["date"] for name in known["seeds"]} | known.get("dates", {})
+
+
+def _write_study(run: Run, study: Study, results: Path) -> None:
+    """The records and figures of one study, in place of those published before."""
+    written = {write_record(results, record) for record in run.of(study.name)}
+    for path in (results / "records" / study.name).glob("*.json"):
+        if path not in written:
+            path.unlink()
+    for path in (results / "figures").glob(f"{study.name}-*"):
+        path.unlink()
+    for exhibit in study.exhibits:
+        if isinstance(exhibit, Exhibit):
+            _write_figure(run, study, exhibit, results / "figures")
 
 
 def _write_figure(run: Run, study: Study, exhibit: Exhibit, folder: Path) -> None:
@@ -69,7 +93,8 @@ def _write_figure(run: Run, study: Study, exhibit: Exhibit, folder: Path) -> Non
     name = f"{study.name}-{exhibit.name}"
     shown = shown_by(exhibit, records)
     facts = {"study": study.name, "revision": study.revision, "records": shown}
-    write_text(folder / f"{name}.svg", draw_charts(charts, name=name, facts=facts) + "\n")
+    drawn = on_paper(draw_charts(charts, name=name, facts=facts))
+    write_text(folder / f"{name}.svg", drawn + "\n")
     write_text(folder / f"{name}.csv", as_csv(charts))
 
 
