@@ -3,10 +3,18 @@ import math
 import pytest
 import torch
 from tests.tomography.tomography_problems import readings_of, seeded
+from torch import nn
 
 from coset.errors import CosetError
 from coset.tomography import FanBeam, ParallelBeam, Poisson
-from coset.tomography.checks import axis_offset, checked_noise, checked_readings, fit_warnings
+from coset.tomography.checks import (
+    axis_offset,
+    check_network,
+    check_scan,
+    checked_noise,
+    checked_readings,
+    fit_warnings,
+)
 
 SCAN = ParallelBeam(12, 10)
 
@@ -22,6 +30,12 @@ def with_nan(readings):
     return broken
 
 
+def with_dead(readings):
+    broken = readings.clone()
+    broken[:, 7] = 0.0
+    return broken
+
+
 BAD = {
     "another shape": (lambda r: r[:, :-1], r"angles by detectors.*detectors of the scan"),
     "transposed": (lambda r: r.mT, "transposed: give readings.mT"),
@@ -29,6 +43,7 @@ BAD = {
     "not a tensor": (lambda r: r.numpy(), "torch.from_numpy"),
     "whole numbers": (lambda r: (9 * r).long(), "floating numbers"),
     "a dead column": (with_nan, r"1 whole detector columns.*missing='nan'"),
+    "a dead column of zeros": (with_dead, r"detector bin 7 of .* at zero.*missing='nan'"),
     "infinite": (lambda r: r / 0, "infinite"),
     "nothing": (torch.zeros_like, "all zero"),
     "counts": (lambda r: (1e4 * (-r / 10).exp()).round(), r"photon counts.*-log\(counts"),
@@ -109,3 +124,45 @@ def test_the_error_of_the_centre_is_its_spread():
         ratios.append((offset / error) ** 2)
     # squared t of 9 degrees of freedom: mean 9/7, variance below 10
     assert sum(ratios) / 60 == pytest.approx(9 / 7, abs=5 * math.sqrt(10 / 60))
+
+
+def test_readings_over_a_whole_turn_are_warned_of():
+    whole = ParallelBeam(16, torch.arange(20) * math.pi / 10)
+    readings = readings_of(whole, seed=3).readings
+    half = ParallelBeam(16, 20)
+    (warning,) = [each for each in fit_warnings(readings, half, 0.1) if "360 degrees" in each]
+    assert "first half" in warning
+    assert fit_warnings(readings, whole, 0.1) == ()
+    for seed in range(3):
+        assert fit_warnings(readings_of(half, seed=seed).readings, half, 0.1) == ()
+
+
+def test_residuals_above_the_noise_are_warned_of(made):
+    (warning,) = fit_warnings(made.readings, SCAN, 0.1, residual=3.0)
+    assert "3.0 times the noise" in warning
+
+
+def test_a_matrix_that_does_not_fit_is_refused_before_it_is_made():
+    with pytest.raises(CosetError, match=r"400 angles of an image of 2048 × 2048.*smaller size"):
+        check_scan(ParallelBeam(2048, 400), 4 << 30)
+    check_scan(ParallelBeam(128, 20), 4 << 30)
+
+
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [
+        (nn.Linear(3, 3), "fails on an image"),
+        (nn.Conv2d(1, 2, 3, padding=1), r"shape \(1, 2, 12, 12\)"),
+        (lambda image: image, "Module"),
+    ],
+)
+def test_networks_that_do_not_map_images_to_images_are_refused(network, words):
+    with pytest.raises(CosetError, match=words):
+        check_network(network, 12)
+
+
+def test_networks_that_do_are_left_as_they_were():
+    network = nn.Sequential(nn.Conv2d(1, 1, 3, padding=1), nn.BatchNorm2d(1))
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    check_network(network, 12)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())

@@ -1,10 +1,11 @@
 """What is wrong with readings before any work is done, and what seems wrong afterwards."""
 
+import copy
 import math
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from coset.errors import CosetError, require_kind
 from coset.tomography.noise import Poisson
@@ -13,6 +14,12 @@ from coset.tomography.scans import ParallelBeam, Scan, as_grid
 
 _LARGEST_INTEGRAL = 50.0
 """Line integrals beyond this let no photon through."""
+
+_UNFITTED = 2.0
+"""Residuals of a network that was stopped early, in units of the noise."""
+
+_ENTRY = 48
+"""Bytes that a pixel seen from an angle takes while a scan's matrix is made, about."""
 
 
 def checked_noise(noise: Noise) -> Noise:
@@ -29,6 +36,35 @@ def checked_noise(noise: Noise) -> Noise:
     if not 0 < float(noise) < math.inf:
         raise CosetError(f"got noise={noise}", "needed a positive standard deviation")
     return float(noise)
+
+
+def check_scan(scan: Scan, memory: int) -> None:
+    """Refuses a scan whose matrix does not fit into memory."""
+    needed = _ENTRY * len(scan.directions) * scan.size**2
+    if needed > memory:
+        raise CosetError(
+            f"got {len(scan.directions)} angles of an image of {scan.size} × {scan.size} pixels, "
+            f"whose matrix takes {needed / 2**30:.1f} GiB",
+            f"needed at most memory={memory / 2**30:.2g} GiB",
+            "give a smaller size, or more memory",
+        )
+
+
+def check_network(network: nn.Module, size: int) -> None:
+    """Refuses what does not map an image to an image of the same size."""
+    require_kind(nn.Module, network=network)
+    shape = (1, 1, size, size)
+    like = next(iter(network.parameters()), torch.zeros(()))
+    needed = f"needed a network from images of shape {shape} to the same"
+    try:
+        with torch.no_grad():
+            found = copy.deepcopy(network)(torch.zeros(shape).to(like))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        said = str(error).splitlines()[0]
+        raise CosetError(f"got a network that fails on an image ({said})", needed) from error
+    if not isinstance(found, Tensor) or tuple(found.shape) != shape:
+        what = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise CosetError(f"got a network whose output is of {what}", needed)
 
 
 def checked_readings(readings: Tensor, scan: Scan, noise: Noise, missing: str) -> Tensor:
@@ -69,11 +105,30 @@ def checked_readings(readings: Tensor, scan: Scan, noise: Noise, missing: str) -
     seen = grid[~empty]
     if len(seen) < 2 or float(seen.abs().max()) == 0.0:
         raise CosetError("got readings that are all zero or missing", "needed an image's readings")
+    # photons may all be lost where few are counted beside
+    _check_dead_bins(grid, least=30.0 if isinstance(noise, Poisson) else 0.0)
     if isinstance(noise, Poisson):
         _check_counts(seen, noise)
     else:
         _check_integrals(grid, empty)
     return grid
+
+
+def _check_dead_bins(grid: Tensor, *, least: float) -> None:
+    """Refuses bins that read zero from every angle between others that read more than this."""
+    totals = grid.nan_to_num(0.0).abs().sum(0)
+    (loud,) = (totals > least).nonzero(as_tuple=True)
+    if len(loud) < 2:
+        return
+    dead = totals[loud[0] : loud[-1]] == 0
+    dead &= ~grid[:, loud[0] : loud[-1]].isnan().any(0)
+    if bool(dead.any()):
+        raise CosetError(
+            f"got detector bin {int(loud[0]) + int(dead.int().argmax())} of {grid.shape[1]} at "
+            "zero from every angle, between others that are not",
+            "needed readings of bins that work",
+            "set readings of dead bins to NaN, and give missing='nan' to leave them out",
+        )
 
 
 def _check_counts(seen: Tensor, noise: Poisson) -> None:
@@ -115,17 +170,25 @@ def _check_integrals(grid: Tensor, empty: Tensor) -> None:
         )
 
 
-def fit_warnings(grid: Tensor, scan: Scan, noise: float) -> tuple[str, ...]:
+def fit_warnings(
+    grid: Tensor, scan: Scan, noise: float, *, residual: float = 1.0
+) -> tuple[str, ...]:
     """What seems wrong with readings that can be reconstructed.
 
     Args:
         grid: The readings.
         scan: How they were made.
         noise: Standard deviation of the noise that was learnt.
+        residual: Of the network, in units of the noise that was expected before.
     """
     seen = grid[grid.isfinite()]
     found = []
     if isinstance(scan, ParallelBeam) and not bool(grid.isnan().any()):
+        if _turns_twice(grid, scan):
+            found.append(
+                "the second half of the angles shows the first half mirrored, as over 360 degrees: "
+                "reconstruct the first half alone, or give ParallelBeam the angles"
+            )
         offset, error = axis_offset(grid, scan)
         if abs(offset) > max(0.5, 4 * error):
             found.append(
@@ -137,7 +200,29 @@ def fit_warnings(grid: Tensor, scan: Scan, noise: float) -> tuple[str, ...]:
             f"noise of {noise:.2g} was learnt beside readings of {float(seen.abs().mean()):.2g} on "
             "average: check angles, geometry and centre of rotation"
         )
+    if residual > _UNFITTED:
+        found.append(
+            f"the network's residuals are {residual:.1f} times the noise that was expected: let it "
+            "take more steps"
+        )
     return tuple(found)
+
+
+def _turns_twice(grid: Float[Tensor, "angles bins"], scan: ParallelBeam) -> bool:
+    """Whether rows half the list apart are mirror images, which angles within 180 degrees are not.
+
+    Their squared difference has to be less than half of that at any other distance, none included.
+    """
+    angles = len(grid)
+    if angles % 2 or angles < 8 or max(scan.directions) - min(scan.directions) > math.pi:
+        return False
+    mirrored = grid.double().flip(1)
+    apart = torch.stack(
+        [(grid.double() - mirrored.roll(k, 0)).square().mean() for k in range(angles)]
+    )
+    half = apart[angles // 2].clone()
+    apart[angles // 2] = math.inf
+    return bool(half < apart.min() / 2)
 
 
 def axis_offset(grid: Float[Tensor, "angles bins"], scan: ParallelBeam) -> tuple[float, float]:

@@ -116,7 +116,7 @@ def linear_model(
     """
     blocks = whole_of(fitted.network) if normalised else blocks_of(fitted.network)
     features = Features(fitted, blocks)
-    plan = planned(features, observed, memory)
+    plan = planned(features, len(observed.values), memory)
     tuned = observed.some(plan.tuned_on)
     if plan.keeps_pixels:
         pixels = features.rows(torch.eye(observed.size**2))
@@ -131,14 +131,14 @@ def linear_model(
     return LinearModel(features, observed, tuned, pixels, readings, plan)
 
 
-def planned(features: Features, observed: Observed, memory: int) -> Plan:
+def planned(features: Features, readings: int, memory: int) -> Plan:
     """Estimates memory before any of it is taken.
 
     The matrices of the evidence take ``8 · readings²`` bytes for each distance class, derivatives
     ``4`` or ``8`` bytes a weight and reading, and again for pixels.  Too many readings for that are
     solved for by conjugate gradients, with scales tuned on a part of them.
     """
-    weights, readings = features.count, len(observed.values)
+    weights = features.count
     matrices = sum(6 if block.taps == TAPS else 1 for block in features.blocks)
     item = features.fitted.image.element_size()
 
@@ -146,7 +146,7 @@ def planned(features: Features, observed: Observed, memory: int) -> Plan:
         return 8 * count**2 * (matrices + 3) + (item + 8) * count * weights
 
     evidence = needed(readings)
-    pixels = observed.size**2
+    pixels = features.fitted.image.numel()
     dense = (item + 8) * pixels * weights + 16 * pixels**2
     if evidence > memory:
         part = min(_TUNED, readings)

@@ -95,8 +95,15 @@ class Observed:
         return self.photons * (-(self.unit * projected).clamp(-5, 30)).exp()
 
 
-def observe(readings: Tensor, scan: Scan, noise: Noise) -> Observed:
-    """Leaves out readings that are NaN, and finds unit and start; input has been checked."""
+def observe(readings: Tensor, scan: Scan, noise: Noise, *, memory: int = 4 << 30) -> Observed:
+    """Leaves out readings that are NaN, and finds unit and start; input has been checked.
+
+    Args:
+        readings: Line integrals or counts.
+        scan: How they were made.
+        noise: Its kind.
+        memory: Bytes that the start may take.
+    """
     flat = as_grid(scan, readings).reshape(-1).double()
     seen = flat.isfinite()
     operator = scan.operator
@@ -110,7 +117,7 @@ def observe(readings: Tensor, scan: Scan, noise: Noise) -> Observed:
         variance = 1 / (counts + 0.5)
     elif not isinstance(noise, str):
         variance = torch.full_like(flat, float(noise) ** 2)
-    start = fit_pixel_process(operator, values, scan.size, noise=variance)
+    start = fit_pixel_process(operator, values, scan.size, noise=variance, memory=memory)
     unit = max(float(start.mean.max()), 1e-12)
     scaled = variance / unit**2 if variance is not None else None
     again = PixelProcess(

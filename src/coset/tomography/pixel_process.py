@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
@@ -21,6 +21,9 @@ LENGTHS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 _READINGS = 800
 """Readings that amplitude, length and noise are tuned on, at most."""
 
+_TOGETHER = 64
+"""Images whose Fourier transforms are in memory at one time."""
+
 
 @dataclass(frozen=True)
 class PixelProcess:
@@ -31,8 +34,8 @@ class PixelProcess:
         variance: Of a pixel before the readings.
         length: Of the correlation, in pixels.
         noise: Variance of the noise, of each reading.
-        factor: Cholesky factor of the covariance of the readings.
-        cross: Covariance of readings and pixels.
+        factor: Cholesky factor of the covariance of the readings that it is conditioned on.
+        cross: Covariance of these readings and pixels.
         log_evidence: Of the readings that it was tuned on.
     """
 
@@ -60,8 +63,12 @@ def fit_pixel_process(
     *,
     noise: Float[Tensor, " readings"] | None = None,
     lengths: Sequence[float] = LENGTHS,
+    memory: int = 4 << 30,
 ) -> PixelProcess:
     """Tunes the process by its evidence and conditions it on the readings.
+
+    Where there are more readings than memory holds covariances with pixels for, it is conditioned
+    on a random part of them.
 
     Args:
         operator: From pixels to readings.
@@ -69,23 +76,37 @@ def fit_pixel_process(
         size: Pixels along a side.
         noise: Known variance of each reading; ``None``: one variance, learnt.
         lengths: Which are tried.
+        memory: Bytes that may be taken.
     """
     values = readings.double()
-    rows = operator.adjoint(torch.eye(len(values)).double())
     weight = torch.ones_like(values) if noise is None else noise.double().rsqrt()
     random = torch.Generator().manual_seed(0)
-    chosen = torch.randperm(len(values), generator=random)[:_READINGS]
-    part = rows[chosen] * weight[chosen, None]
+    order = torch.randperm(len(values), generator=random)
+    chosen = order[:_READINGS]
+    part = _rows(operator, chosen) * weight[chosen, None]
     tuned = (
         _tuned(part, (values * weight)[chosen], size, length, known=noise is not None)
         for length in lengths
     )
     evidence, variance, scale, length = max(tuned)
-    cross = variance * correlate(rows, size, length)
     variances = torch.full_like(values, scale) if noise is None else noise.double()
-    factor = cholesky(operator.forward(cross) + variances.diag())
-    mean = cross.mT @ torch.cholesky_solve(values[:, None], factor)[:, 0]
+    most = memory // (8 * (2 * size**2 + 3 * len(values)))  # cross, its pieces and factors
+    used = order[: max(most, 1)].sort().values
+    pieces = [
+        variance * correlate(_rows(operator, some), size, length) for some in used.split(_TOGETHER)
+    ]
+    cross = torch.cat(pieces)
+    between = torch.cat([operator.forward(piece)[:, used] for piece in pieces])
+    factor = cholesky(between + variances[used].diag())
+    mean = cross.mT @ torch.cholesky_solve(values[used, None], factor)[:, 0]
     return PixelProcess(mean, variance, length, variances, factor, cross, evidence)
+
+
+def _rows(operator: SparseOperator, chosen: Int[Tensor, " k"]) -> Float[Tensor, "k pixels"]:
+    """What these readings see of each pixel."""
+    ones = torch.zeros(len(chosen), operator.matrix.shape[0], dtype=torch.float64)
+    ones[torch.arange(len(chosen)), chosen] = 1.0
+    return operator.adjoint(ones)
 
 
 def _tuned(
@@ -129,7 +150,9 @@ def correlate(
     places = torch.arange(2 * size)
     apart = torch.minimum(places, 2 * size - places).to(images)
     kernel = torch.exp(-(apart[:, None].square() + apart.square()).sqrt() / length)
-    grid = images.reshape(-1, size, size)
-    spectrum = torch.fft.rfft2(grid, s=(2 * size, 2 * size)) * torch.fft.rfft2(kernel)
-    full: Tensor = torch.fft.irfft2(spectrum, s=(2 * size, 2 * size))
-    return full[:, :size, :size].reshape(images.shape)
+    around = torch.fft.rfft2(kernel)
+    found = []
+    for grid in images.reshape(-1, size, size).split(_TOGETHER):
+        spectrum = torch.fft.rfft2(grid, s=(2 * size, 2 * size)) * around
+        found.append(torch.fft.irfft2(spectrum, s=(2 * size, 2 * size))[:, :size, :size])
+    return torch.cat(found).reshape(images.shape)

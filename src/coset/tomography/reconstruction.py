@@ -9,7 +9,13 @@ from torch import Tensor, nn
 
 from coset.errors import CosetError, require_counts, require_kind
 from coset.progress import reporting, within
-from coset.tomography.checks import checked_noise, checked_readings, fit_warnings
+from coset.tomography.checks import (
+    check_network,
+    check_scan,
+    checked_noise,
+    checked_readings,
+    fit_warnings,
+)
 from coset.tomography.deep_image_prior import DeepImagePrior, Fitted, fit_images, image_network
 from coset.tomography.evidence import Tuned, tune
 from coset.tomography.linear_model import linear_model
@@ -118,7 +124,11 @@ def reconstruct(
     require_counts(memory=memory)
     noise = checked_noise(noise)
     grid = checked_readings(readings, scan, noise, missing)
+    check_scan(scan, memory)
+    if network is not None:
+        check_network(network, scan.size)
     random = torch.Generator().manual_seed(0) if generator is None else generator
+    require_kind(torch.Generator, generator=random)
     with reporting(progress) as listener:
         return _reconstructed(
             grid,
@@ -149,7 +159,7 @@ def _reconstructed(
 ) -> Reconstruction:
     """The work of :func:`reconstruct`, on input that has been checked."""
     tell(0.0, "first estimate")
-    observed = observe(grid, scan, noise_kind)
+    observed = observe(grid, scan, noise_kind, memory=memory // 2)
     (fitted,) = fit_images(
         module,
         [observed],
@@ -197,5 +207,7 @@ def _reconstructed(
         network=fitted,
         tuned=tuned,
         path=model.plan.sentence,
-        warnings=fit_warnings(grid, scan, noise),
+        warnings=fit_warnings(
+            grid, scan, noise, residual=math.sqrt(fitted.misfit / observed.level)
+        ),
     )
