@@ -120,6 +120,6 @@ def exact(likelihood: Likelihood) -> Likelihood:
 
     >>> from coset import Categorical
     >>> exact(SignedColumns(Categorical(), 2, torch.Generator()))
-    Categorical()
+    Categorical(ignore=None)
     """
     return likelihood.inner if isinstance(likelihood, SignedColumns) else likelihood

@@ -103,7 +103,7 @@ def describe(value: Any, name: str) -> tuple[Any, dict[str, Tensor]]:
     """A value as facts that JSON can hold, and the tensors in it, named after their place.
 
     >>> describe(GaussianNoise(0.5), "likelihood")
-    ({'family': 'GaussianNoise', 'fields': {'std': 0.5}}, {})
+    ({'family': 'GaussianNoise', 'fields': {'std': 0.5, 'missing': 'refuse'}}, {})
     """
     value = value.item() if isinstance(value, np.generic) else as_tensor(value)
     if value is None or isinstance(value, bool | int | float | str):
@@ -140,7 +140,7 @@ def restore(facts: Any, tensors: Mapping[str, Tensor]) -> Any:
     """The value that :func:`describe` took apart.
 
     >>> restore({"family": "GaussianNoise", "fields": {"std": 0.5}}, {})
-    GaussianNoise(std=0.5)
+    GaussianNoise(std=0.5, missing='refuse')
     """
     if not isinstance(facts, Mapping):
         return facts
