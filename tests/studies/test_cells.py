@@ -16,7 +16,7 @@ from coset.studies.cells.marginal_likelihood import curve
 from coset.studies.cells.networks import along_training, problem_of, trained
 from coset.studies.exhibits import charts_of, explored_by, rows_of
 from coset.studies.registry import study_named
-from coset.studies.settings import DESCENT, DIGITS
+from coset.studies.settings import DESCENT, DIGITS, OPTUNETS
 from coset.studies.study import Exhibit, ExplorerExhibit, TableExhibit
 from coset.zoo import populate, read_recipe
 
@@ -154,3 +154,11 @@ def test_four_pixels_under_total_variation():
     expected = float((weights * total).sum())
     seen = (chain.diff(dim=1).abs().sum((1, 2)) + chain.diff(dim=2).abs().sum((1, 2))).double()
     assert float(seen.mean()) == pytest.approx(expected, abs=5 * float(seen.std()) / 1500**0.5)
+
+
+def test_records_tell_how_the_networks_of_the_zoo_were_trained():
+    recipe = read_recipe(OPTUNETS["zoo"])
+    pictures = recipe.data.train
+    assert pictures == OPTUNETS["zoo_pictures"]
+    steps = recipe.training.epochs * pictures // recipe.training.batch_size
+    assert steps == OPTUNETS["zoo_steps"], "give the new steps, and new records get new keys"

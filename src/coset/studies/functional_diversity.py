@@ -44,8 +44,8 @@ STUDY = Study(
         "small": tuple(
             Cell(
                 name,
-                {**OPTUNETS, "test": 1000, "outliers": name, "members": 64},
-                10.0,
+                {**OPTUNETS, "test": 1000, "outliers": name, "members": 128},
+                12.0,
             )
             for name in ("fashion_mnist", "kmnist", "notmnist")
         ),
@@ -67,7 +67,7 @@ STUDY = Study(
     shrunk=(
         "OptuNets on MNIST against Fashion-MNIST, KMNIST and notMNIST stand for ResNet-18 on "
         "CIFAR-100 against SVHN; "
-        "64 networks a seed (2,016 pairs), 1,000 pictures of each set."
+        "128 networks a seed (8,128 pairs), 1,000 pictures of each set."
     ),
     claims=(
         Claim(

@@ -69,7 +69,7 @@ def _dates(verdicts: Path) -> dict[str, str]:
     if not verdicts.is_file():
         return {}
     known = json.loads(verdicts.read_text())
-    return {name: known["date"] for name in known["seeds"]} | known.get("dates", {})
+    return {**{name: known["date"] for name in known["seeds"]}, **known.get("dates", {})}
 
 
 def _write_study(run: Run, study: Study, results: Path) -> None:

@@ -26,5 +26,10 @@ OPTUNETS: dict[str, Any] = {
     "train": 64,
     "network": "optunet",
     "zoo": "optunet-mnist-small",
+    "zoo_steps": 1500,
+    "zoo_pictures": 12_000,
 }
-"""The paper's own networks of 355 weights, from a zoo with a shorter training than theirs."""
+"""The paper's own networks of 355 weights, from a zoo with a shorter training than theirs.
+
+Steps and pictures are those of the zoo's recipe: records tell by them how networks were trained.
+"""
