@@ -9,19 +9,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import jvp, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from coset.errors import CosetError
 from coset.vocabulary import Inputs, Weights
 from coset.weights.inputs import map_parts, split_rows
 from coset.weights.layout import Layout
+from coset.weights.memory import activations
 from coset.weights.network import Network
 from coset.weights.stacking import unstack
 
@@ -125,10 +124,7 @@ class Linearisation:
     def row_bytes(self, inputs: Inputs, count: int) -> int:
         """Bytes of activations and derivatives of one row for so many vectors."""
         if not self._sizes:
-            one = next(split_rows(inputs, 1))
-            self.network.apply(self.weights, one)  # what is set up at a first call is no activation
-            with torch.no_grad(), _Activations() as seen:
-                self.network.apply(self.weights, one)
+            seen = activations(self.network, self.weights, next(split_rows(inputs, 1)))
             self._sizes.extend((2 * seen.total, 4 * max(1, seen.largest)))
         graph, vector = self._sizes
         return graph + count * vector
@@ -163,21 +159,3 @@ def differentiable() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-
-
-class _Activations(TorchDispatchMode):
-    """Sizes of the tensors that operations return: the largest, and all of them together."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.largest, self.total = 0, 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        outputs = func(*args, **(kwargs or {}))
-        if func.is_view:
-            return outputs
-        for part in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
-            if isinstance(part, Tensor):
-                self.largest = max(self.largest, part.nbytes)
-                self.total += part.nbytes
-        return outputs

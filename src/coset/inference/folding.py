@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from coset.errors import CosetError
 from coset.vocabulary import Inputs, Weights
-from coset.weights.calls import Arguments, Calls, Named, TorchFunction
+from coset.weights.calls import Arguments, Listening, Named, TorchFunction
 from coset.weights.masks import PREFIX, ROWS, Dropouts, split_masks
 from coset.weights.network import Network
 from coset.weights.stacking import stack, unstack
@@ -71,18 +71,17 @@ def _folded(network: Network, member: Weights, inputs: Inputs) -> Weights:
         reading.follow(copy, masks[f"{PREFIX}{number}"].expand_as(values), number)
         return copy
 
-    with reading, Dropouts(note):
+    with Listening(reading.hear), Dropouts(note):
         network.apply(proper, inputs)
     if len(reading.folded) < len(masks):
         raise _refusal("that no linear layer or convolution reads")
     return reading.weights
 
 
-class _Reading(Calls):
+class _Reading:
     """Follows masked values to the layers that read them, and folds the masks in there."""
 
     def __init__(self, weights: Weights) -> None:
-        super().__init__()
         self.weights, self.folded = dict(weights), set[int]()
         self._names = {id(tensor): name for name, tensor in weights.items()}
         self._followed: dict[int, tuple[Tensor, Tensor, int]] = {}
@@ -91,9 +90,8 @@ class _Reading(Calls):
         """Remembers that ``values`` are to be multiplied by a mask; they are kept alive."""
         self._followed[id(values)] = values, mask, number
 
-    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
-        """Looks at what reads masked values and lets every function pass."""
-        found = function(*args, **given)
+    def hear(self, function: TorchFunction, args: Arguments, given: Named, found: Any) -> None:
+        """Looks at a function that may have read masked values, and at what it returned."""
         source = args[0] if args else given.get("input")
         if id(source) in self._followed:
             _, mask, number = self._followed[id(source)]
@@ -102,7 +100,6 @@ class _Reading(Calls):
             elif function is functional.linear or function in _CONVOLUTIONS:
                 weight = args[1] if len(args) > 1 else given["weight"]
                 self._fold(weight, mask, number)
-        return found
 
     def _fold(self, weight: Tensor, mask: Tensor, number: int) -> None:
         name, channels = self._names.get(id(weight)), weight.shape[1]

@@ -40,3 +40,27 @@ class Calls(TorchFunctionMode, ABC):
     @abstractmethod
     def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
         """Runs the function, or something in its place."""
+
+
+class Listening(Calls):
+    """Lets every function pass, and tells of it once it has returned.
+
+    Args:
+        hear: Told of the function, its arguments, those by name, and what it returned.
+
+    >>> import torch
+    >>> with Listening(lambda function, args, given, result: print(function.__name__, result)):
+    ...     found = torch.ones(2).sum()
+    ones tensor([1., 1.])
+    sum tensor(2.)
+    """
+
+    def __init__(self, hear: Callable[[TorchFunction, Arguments, Named, Any], None]) -> None:
+        super().__init__()
+        self._hear = hear
+
+    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
+        """Runs the function and tells of it."""
+        result = function(*args, **given)
+        self._hear(function, args, given, result)
+        return result

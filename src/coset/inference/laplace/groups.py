@@ -6,7 +6,7 @@ can be right for them: each such filter, channel group or layer gets its own (An
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -19,7 +19,7 @@ from coset.errors import CosetError
 from coset.symmetry.discover import discover
 from coset.symmetry.elements import ScaleInvariance
 from coset.vocabulary import Inputs
-from coset.weights.calls import Arguments, Calls, Named, TorchFunction
+from coset.weights.calls import Listening
 from coset.weights.inputs import take_rows
 from coset.weights.layout import Layout
 from coset.weights.network import Network
@@ -189,24 +189,11 @@ def invariances(network: Network, example: Inputs) -> tuple[ScaleInvariance, ...
 
 def _divides(network: Network, example: Inputs) -> bool:
     """Whether anything in the network could divide a scale out; without, there is no search."""
-    watch = _Watch()
-    with torch.no_grad(), watch:
+    called: set[str] = set()
+    listening = Listening(lambda function, *_: called.add(getattr(function, "__name__", "")))
+    with torch.no_grad(), listening:
         network.apply(network.weights, example)
-    return watch.divides
-
-
-class _Watch(Calls):
-    """Notes calls of functions that can undo a scale."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.divides = False
-
-    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
-        """Lets everything pass."""
-        name = getattr(function, "__name__", "")
-        self.divides = self.divides or "norm" in name or name.strip("_") in _DIVISIONS
-        return function(*args, **given)
+    return any("norm" in name or name.strip("_") in _DIVISIONS for name in called)
 
 
 _DIVISIONS = {
