@@ -63,6 +63,20 @@ class Linearisation:
         ]
         return torch.cat(parts)
 
+    def run_and_push(self, inputs: Inputs, direction: Float[Tensor, " p"]) -> tuple[Tensor, Tensor]:
+        """The outputs and ``J v``, in one pass."""
+        tangents = self._without_padding(self.layout.unflatten(direction.unsqueeze(0)))
+        along = {name: tangent[0] for name, tangent in tangents.items()}
+        given = self.layout.restrict(self.weights)
+        rows, _ = self._plan(inputs, 1)
+        with torch.no_grad(), differentiable():
+            try:
+                pairs = [jvp(self._on(c), (given,), (along,)) for c in split_rows(inputs, rows)]
+            except RuntimeError as error:
+                raise self._refusal(error) from error
+        outputs, changes = zip(*pairs, strict=True)
+        return torch.cat(outputs), torch.cat(changes)
+
     def pull(self, inputs: Inputs, cotangents: Float[Tensor, "k n ..."]) -> Float[Tensor, "k p"]:
         """``Jᵀ u``: the gradient in the weights for each direction in the outputs."""
         rows, _ = self._plan(inputs, len(cotangents))

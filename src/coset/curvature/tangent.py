@@ -21,6 +21,7 @@ from coset.bayes.problem import Problem
 from coset.curvature.jacobian import DIRECT, Jacobian
 from coset.curvature.line_search import lowest_along
 from coset.curvature.outputs import through_root
+from coset.curvature.products import Linearisation
 from coset.errors import CosetError, require_kind
 from coset.linalg import (
     Dense,
@@ -336,3 +337,23 @@ def tangent_of(problem: Problem, weights: Weights, layout: Layout) -> Tangent:
     outputs, targets = problem.outputs_and_targets(weights)
     jacobian = Jacobian.of(problem, weights, layout, outputs)
     return Tangent(problem, weights, layout, jacobian, outputs, targets)
+
+
+@torch.no_grad()
+def tangent_by_products(problem: Problem, weights: Weights, layout: Layout) -> Tangent:
+    """The same with products that run the network anew, for data beyond memory."""
+    outputs, targets = problem.outputs_and_targets(weights)
+    jacobian = Jacobian.of(problem, weights, layout, outputs, kept=0)
+    return Tangent(problem, weights, layout, jacobian, outputs, targets)
+
+
+@torch.no_grad()
+def tangent_along(
+    problem: Problem, weights: Weights, layout: Layout, direction: Float[Tensor, " p"]
+) -> tuple[Tangent, Tensor]:
+    """The same, and how its outputs change along a direction in the weights, in one pass."""
+    line = Linearisation(problem.network, weights, layout)
+    passed = [(*line.run_and_push(inputs, direction), y) for inputs, y in problem.train]
+    outputs, changes, targets = (torch.cat(parts) for parts in zip(*passed, strict=True))
+    jacobian = Jacobian.of(problem, weights, layout, outputs, kept=0)
+    return Tangent(problem, weights, layout, jacobian, outputs, targets), changes

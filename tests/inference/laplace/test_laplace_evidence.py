@@ -299,7 +299,7 @@ def test_tuning_tells_how_far_it_is():
     fit(module, data, progress=lambda share, line: told.append((share, line)))
     shares = [share for share, _ in told]
     assert shares == sorted(shares)
-    assert sum(0.4 < share < 0.9 for share, line in told if line == "evidence") > 1
+    assert sum(0.4 < share < 0.9 for share, line in told if line == "mode and precisions") > 1
 
 
 @pytest.mark.parametrize(

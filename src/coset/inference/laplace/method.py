@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from coset.bayes.batches import as_batches
 from coset.bayes.defaults import has_constant_curvature, unknown_noise, with_noise
@@ -12,9 +13,10 @@ from coset.curvature.kfac import KFAC
 from coset.curvature.matrix_free import MatrixFree
 from coset.curvature.measure import Curvature
 from coset.curvature.sampled import plain, uncorrected
-from coset.curvature.tangent import Tangent
+from coset.curvature.tangent import Tangent, tangent_along
 from coset.errors import CosetError, require_kinds
 from coset.inference.doubts import examine
+from coset.inference.laplace.budget import Plan, plan_of, some_rows
 from coset.inference.laplace.by_evidence import ByEvidence
 from coset.inference.laplace.evidence import spectrum_of
 from coset.inference.laplace.groups import cuts_of
@@ -56,6 +58,10 @@ class Laplace:
         subset: What is uncertain: :class:`coset.LastLayer`, :class:`coset.Subnetwork` (always with
             its full covariance) or shell patterns of tensors; ``None``: all parameters.
         tuning: How the prior's precisions and unknown noise are found; ``None`` keeps them.
+        effort: How many epochs of training a fit may cost.  Where it is too little for all, mode
+            and precisions are found on some of the rows, and one pass over all rows measures the
+            curvature.  ``None``: four, or more where that is half a minute or less;
+            ``math.inf``: everything on all rows.
         checkpoint: Where a long run of :class:`coset.MatrixFree` is written down, to be taken up
             again; other curvatures are measured in one pass.
     """
@@ -64,9 +70,11 @@ class Laplace:
     subset: Subset = None
     tuning: ByEvidence | None = field(default_factory=ByEvidence)
     checkpoint: Checkpoint | None = field(default=None, repr=False)
+    effort: float | None = None
 
     def __post_init__(self) -> None:
         require_kinds(self)
+        _check_effort(self.effort, self.curvature)
         if self.checkpoint is not None and not isinstance(self.curvature, MatrixFree):
             raise CosetError(
                 f"got a checkpoint with {type(self.curvature).__name__}()",
@@ -147,18 +155,28 @@ class Laplace:
             return _untuned(problem, weights, part)
         settings, notes = self.tuning.settled(unit.link()).with_safe_mean(unit, weights)
         if unknown != "covariance":
-            posterior, _ = _tuned(problem, weights, part, settings, passes)
+            plan = self._plan(unit, settings)
+            some = passes.over(some_rows(problem, plan, generator))
+            posterior, _ = _tuned(problem, weights, part, settings, passes, plan, some)
         else:
+            whole = Plan(problem.train.size, problem.train.size)
             posterior = fit_whitened(
                 problem,
                 weights,
-                lambda white: _tuned(white, weights, part, settings, passes),
+                lambda white: _tuned(white, weights, part, settings, passes, whole, white),
                 settings,
             )
         report = replace(posterior.report, warnings=(*posterior.report.warnings, *notes))
         posterior = replace(posterior, report=report)
         passes.phase(0.95, 1.0, "checks")
         return examine(posterior, problem, settings.validation, _RULE.link)
+
+    def _plan(self, problem: Problem, settings: ByEvidence) -> Plan:
+        """On how many rows what is found; a subnetwork's exact Jacobian is one over all rows."""
+        if isinstance(self.subset, Subnetwork) or isinstance(self.curvature, MatrixFree):
+            return Plan(problem.train.size, problem.train.size)
+        free = self.curvature == KFAC() and self.subset is None
+        return plan_of(problem, self.curvature, settings, self.effort, free=free)
 
     def _by_samples(
         self,
@@ -197,6 +215,23 @@ class Laplace:
         return examine(sampled, problem, self.tuning.validation, _RULE.link)
 
 
+def _check_effort(effort: float | None, curvature: Curvature | MatrixFree) -> None:
+    if effort is None:
+        return
+    if not effort > 0:
+        raise CosetError(
+            f"got an effort of {effort} epochs",
+            "needed a positive number of epochs of training",
+            "leave it out for the default of four, or give math.inf for all rows",
+        )
+    if isinstance(curvature, MatrixFree):
+        raise CosetError(
+            "got an effort with MatrixFree()",
+            "needed a curvature whose passes are known before",
+            "give MatrixFree(samples=…, solver=…) what it may do",
+        )
+
+
 def _others(layout: Layout, weights: Weights) -> Weights:
     """What is not covered: draws are weights of the whole network."""
     covered = set(layout.names)
@@ -230,37 +265,63 @@ def _untuned(problem: Problem, weights: Weights, part: Part) -> Gaussian:
 
 
 def _tuned(
-    problem: Problem, weights: Weights, part: Part, settings: ByEvidence, passes: Passes
+    problem: Problem,
+    weights: Weights,
+    part: Part,
+    settings: ByEvidence,
+    passes: Passes,
+    plan: Plan,
+    some: Problem,
 ) -> tuple[Gaussian, Tangent]:
-    """Finds the precisions, and the noise where it is unknown."""
+    """Finds the precisions, and the noise where it is unknown.
+
+    Args:
+        problem: Over all rows.
+        weights: Of the whole network.
+        part: What is uncertain.
+        settings: Of the search, without ``"auto"``.
+        passes: Told how far it is.
+        plan: On which rows what is found.
+        some: The same problem over the rows for mode and precisions.
+    """
     noise: Likelihood | None = None
     if is_learnt(problem.likelihood) and not settings.noise:
         noise = residual_noise(problem, weights)
-        problem = problem.with_likelihood(noise)
+        problem, some = problem.with_likelihood(noise), some.with_likelihood(noise)
     learn = is_learnt(problem.likelihood)
-    unit = problem.with_noise(1.0) if learn else problem
+    unit, few = (each.with_noise(1.0) if learn else each for each in (problem, some))
     groups = part.groups(problem, settings)
     cuts = cuts_of(part.own, groups.labels)
     first = _first(part.curvature, unit, weights, settings)
-    passes.phase(0.0, _CURVATURE, "curvature")
-    measured = first.build(unit, weights, part.own, cuts=cuts)
-    tangent = part.tangent(unit, weights)
+    share = plan.tuning_share
+    passes.phase(0.0, _CURVATURE * share, "curvature")
+    measured = first.build(few, weights, part.own, cuts=cuts)
+    tangent = part.tangent(few, weights)
     tuner = Tuner(settings, tangent, part.curvature, groups, learn, cuts)
-    left = 0.95 - _CURVATURE
-    tuned = tuner.run(
-        measured,
-        lambda begin, end: passes.phase(
-            _CURVATURE + left * begin, _CURVATURE + left * end, "evidence"
-        ),
-    )
+    left = (0.95 - _CURVATURE) * share
+
+    def tell(begin: float, end: float) -> None:
+        begin, end = (_CURVATURE * share + left * each for each in (begin, end))
+        passes.phase(begin, end, "mode and precisions")
+
+    if plan.is_whole:
+        tuned = tuner.run(measured, tell)
+    else:
+
+        def whole(direction: Tensor) -> tuple[Tangent, Tensor]:
+            passes.phase(0.95 * share, 0.95, "curvature of all rows", passes=2)
+            return tangent_along(unit, weights, part.layout, direction)
+
+        last = plan.last_curvature(part.curvature)
+        tuned = tuner.run_on_some(measured, whole, last, plan.directions, tell)
     flat = tuned.precision[groups.labels]
     report = FitReport(
         likelihood=with_noise(unit.likelihood, tuned.noise_precision**-0.5) if learn else noise,
         prior=part.prior(problem, flat),
         log_evidence=tuned.log_evidence,
-        evidence_curvature=tuner.structure,
-        diagnostics=tuned.diagnostics,
-        warnings=(*tuned.warnings, *tuned.curvature.notes),
+        evidence_curvature=tuned.structure,
+        diagnostics={**tuned.diagnostics, **plan.diagnostics},
+        warnings=(*tuned.warnings, *tuned.curvature.notes, *plan.notes),
     )
     posterior = part.gaussian(weights, tuned.curvature, flat, tuned.noise_precision, report)
     return posterior, tangent

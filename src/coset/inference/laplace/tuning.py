@@ -55,6 +55,7 @@ class Tuned:
         noise_precision: ``1 / σ²``; one where nothing was learnt.
         curvature: At unit noise, with the output Hessian where it was asked for.
         log_evidence: With all constants.
+        structure: The curvature whose determinant is in it.
         diagnostics: Named numbers.
         warnings: What a reader should know.
     """
@@ -63,6 +64,7 @@ class Tuned:
     noise_precision: float
     curvature: Measured
     log_evidence: float
+    structure: str
     diagnostics: dict[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -150,7 +152,7 @@ class Tuner:
     def run(
         self, measured: Measured, tell: Callable[[float, float], None] = lambda *_: None
     ) -> Tuned:
-        """Finds mode and precisions in turn.
+        """Finds mode and precisions in turn, and the curvature there.
 
         A regression that is small enough is tuned with the exact curvature of the tangent model,
         whatever structure its posterior has: there the evidence is exact.
@@ -159,12 +161,58 @@ class Tuner:
             measured: The curvature to begin with.
             tell: Is told which shares of the work a step begins and ends with, at least.
         """
-        exact = Measured(self.tangent.exact_curvature()) if self._exact else measured
-        tuned = self._run(exact, tell)
+        state = self._search(measured, tell)
+        if self.settings.hessian == "tangent":
+            # the mode has moved since: posterior and evidence are those of where it is now
+            state = self._refreshed(state, rough=False)
+        tuned = self._result(state)
         return replace(tuned, curvature=measured) if self._exact else tuned
 
-    def _run(self, measured: Measured, tell: Callable[[float, float], None]) -> Tuned:
-        state = self._first(measured)
+    def run_on_some(
+        self,
+        measured: Measured,
+        whole: Callable[[Tensor], tuple[Tangent, Tensor]],
+        curvature: Curvature,
+        directions: int,
+        tell: Callable[[float, float], None] = lambda *_: None,
+    ) -> Tuned:
+        """Precisions by the rows of this tangent model, curvature and evidence by all rows.
+
+        All rows may want the mode of some rows longer or shorter, and moved along a few directions
+        more; there the output Hessian is taken, and the evidence.
+
+        Args:
+            measured: The curvature to begin with.
+            whole: Makes the same tangent model over all rows, with how a direction in the weights
+                changes its outputs.
+            curvature: What is measured on all rows, in the eigenbasis found on some.
+            directions: In which the mode of all rows is sought.
+            tell: As in :meth:`run`.
+        """
+        state = self._search(measured, tell)
+        known = measured if self._exact else state.measured
+        assert state.point is not None
+        base = self.tangent.start(self.form, at_network=self.settings.mean != "tangent")
+        ahead = state.point.flat - (0 if self.form == "simple" else base.flat)
+        tangent, change = whole(ahead)
+        every = replace(self, tangent=tangent, curvature=curvature)
+        noise = min(state.noise, every._residuals.most_certain) if self.learn_noise else 1.0
+        start = tangent.outputs if self.form == "full" else torch.zeros_like(change)
+        point = Point(state.point.flat, start + change)
+        if self.settings.mean == "tangent":
+            span = Span.at(Point(base.flat, start)).with_direction(ahead, change)
+            span = replace(span, place=torch.ones_like(span.place))
+            more = scale(known.operator, noise * len(change) / len(self.tangent.targets))
+            near = nearly_inverse(more, state.precision[self.groups.labels], ahead.dtype)
+            state = replace(state, noise=noise)
+            model, flat = every._model(state), every._flat(state)
+            point = approach(model, flat, span, near, directions=directions).point
+        state = replace(state, noise=noise, point=point, span=None, measured=known)
+        return every._result(every._remeasured(state, point, curvature))
+
+    def _search(self, measured: Measured, tell: Callable[[float, float], None]) -> _State:
+        exact = Measured(self.tangent.exact_curvature()) if self._exact else measured
+        state = self._first(exact)
         steps = self._steps()
         shares = self._shares(steps)
         best: tuple[float, _State] | None = None
@@ -191,15 +239,10 @@ class Tuner:
             if change < (1e-6 if self._exact else 1e-3) and not rough:
                 break
         tell(*shares[steps:])
-        state = self._with_mode(state)
-        if self.settings.hessian == "tangent":
-            # the mode has moved since: posterior and evidence are those of where it is now
-            state = self._refreshed(state, rough=False)
-        return self._result(state)
+        return self._with_mode(state)
 
     @property
-    def structure(self) -> str:
-        """The curvature whose determinant is in the evidence."""
+    def _structure(self) -> str:
         return Full.__name__ if self._exact else type(plain(self.curvature)).__name__
 
     @cached_property
@@ -308,13 +351,17 @@ class Tuner:
                 tolerance=1e-11 if small else 1e-3,
                 steps=100 if small else 5,
             )
-        assert point is not None
         recipe = MonteCarloFisher(self.curvature, draws=_DRAWS) if rough else self.curvature
+        return self._remeasured(state, point, recipe)
+
+    def _remeasured(self, state: _State, point: Point | None, recipe: Curvature) -> _State:
+        """The curvature at some outputs of the model, in the eigenbasis that is known."""
+        assert point is not None
         measured = recipe.build(
             self.tangent.problem,
             self.tangent.weights,
             self.tangent.layout,
-            outputs=point.outputs,
+            outputs=point.outputs if self.settings.hessian == "tangent" else None,
             previous=state.measured,
             cuts=self.cuts,
         )
@@ -382,6 +429,7 @@ class Tuner:
             state.noise,
             state.measured,
             self._log_evidence(state),
+            self._structure,
             diagnostics,
             tuple(warnings),
         )

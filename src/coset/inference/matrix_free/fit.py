@@ -12,10 +12,9 @@ from coset.bayes.defaults import with_noise
 from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 from coset.curvature.checks import check_finite
-from coset.curvature.jacobian import Jacobian
 from coset.curvature.matrix_free import ConjugateGradients, MatrixFree, StochasticDescent
 from coset.curvature.products import Linearisation
-from coset.curvature.tangent import Form, Mean, Tangent
+from coset.curvature.tangent import Form, Mean, Tangent, tangent_by_products
 from coset.errors import CosetError
 from coset.inference.doubts import unfinished, unheard
 from coset.inference.laplace.by_evidence import ByEvidence
@@ -73,7 +72,9 @@ def fit_matrix_free(
         problem, learn = problem.with_likelihood(noise), False
     seed = int(torch.randint(2**62, (), generator=generator))
     unit = problem.with_noise(1.0) if learn else problem
-    model = _model(_tangent(unit, weights, layout), curvature, settings, learn, seed)
+    tangent = tangent_by_products(unit, weights, layout)
+    check_finite(tangent.outputs)
+    model = _model(tangent, curvature, settings, learn, seed)
     _check_memory(model, curvature, solver)
     model = _with_features(model, curvature, tell)
     found = _loop(model, curvature, solver, settings, checkpoint, tell)
@@ -182,14 +183,6 @@ def _doubts(found: Found, model: Model) -> list[str]:
         name for name, few in zip(model.groups.names, found.effective < _FEW, strict=True) if few
     ]
     return doubts + unheard(off, len(found.effective))
-
-
-def _tangent(problem: Problem, weights: Weights, layout: Layout) -> Tangent:
-    """The tangent model with products only."""
-    outputs, targets = problem.outputs_and_targets(weights)
-    check_finite(outputs)
-    jacobian = Jacobian.of(problem, weights, layout, outputs, kept=0)
-    return Tangent(problem, weights, layout, jacobian, outputs, targets)
 
 
 def _model(
