@@ -141,16 +141,17 @@ class Zoo:
         layout = self.layout if names is None else self._part(names)
         _require_room(len(numbers), layout.size, dtype)
         found = torch.empty(len(numbers), layout.size, dtype=dtype)
-        by_file: dict[Path, list[tuple[int, int]]] = defaultdict(list)
+        columns = _runs((self.layout.slices[name], layout.slices[name]) for name in layout.names)
+        by_file: dict[Path, list[tuple[slice, slice]]] = defaultdict(list)
         for position, number in enumerate(numbers):
             place = self.place(number, step)
-            by_file[place.path].append((position, place.row))
+            pair = slice(place.row, place.row + 1), slice(position, position + 1)
+            by_file[place.path].append(pair)
         for path, pairs in by_file.items():
             flat = map_flat(path, self.layout.size)
-            positions, rows = (torch.tensor(each) for each in zip(*pairs, strict=True))
-            for name in layout.names:
-                part = flat[:, self.layout.slices[name]]
-                found[positions, layout.slices[name]] = part[rows].to(dtype)
+            for row, position in _runs(pairs):
+                for there, here in columns:
+                    found[position, here].copy_(flat[row, there])
         return layout.unflatten(found)
 
     def chunks(
@@ -209,6 +210,22 @@ class Zoo:
                 f"needed an epoch whose weights are kept ({', '.join(map(str, kept)) or 'none'}), "
                 "or None for the end",
             ) from None
+
+
+def _runs(pairs: Iterable[tuple[slice, slice]]) -> list[tuple[slice, slice]]:
+    """Pairs of slices, those that follow each other on both sides as one.
+
+    >>> _runs([(slice(2, 3), slice(0, 1)), (slice(3, 5), slice(1, 3)), (slice(9, 10), slice(3, 4))])
+    [(slice(2, 5, None), slice(0, 3, None)), (slice(9, 10, None), slice(3, 4, None))]
+    """
+    found: list[tuple[slice, slice]] = []
+    for there, here in pairs:
+        if found and (found[-1][0].stop, found[-1][1].stop) == (there.start, here.start):
+            first, second = found.pop()
+            found.append((slice(first.start, there.stop), slice(second.start, here.stop)))
+        else:
+            found.append((there, here))
+    return found
 
 
 def _require_room(count: int, size: int, dtype: torch.dtype) -> None:

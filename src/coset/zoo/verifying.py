@@ -62,15 +62,21 @@ def verify(folder: str | Path, *, measure: bool = False) -> tuple[Fault, ...]:
     """
     place = Folder(Path(folder))
     recipe, _ = read_description(place)
-    layout = Layout.of(weights_of(build_module(recipe)))
-    found = [each for path in place.files() for each in _check_file(path, recipe, layout)]
-    if found:
-        return tuple(_numbered(place, recipe, found))
+    damaged = check_files(place, recipe)
+    if damaged:
+        return damaged
     zoo = Zoo.open(place.path)
-    faults = list(_check_twins(zoo))
+    faults = list(check_twins(zoo))
     if measure:
         faults += _check_accuracies(zoo)
     return tuple(faults)
+
+
+def check_files(place: Folder, recipe: ZooRecipe) -> tuple[Fault, ...]:
+    """What is wrong with the bytes, shapes and numbers of the files."""
+    layout = Layout.of(weights_of(build_module(recipe)))
+    found = [each for path in place.files() for each in _check_file(path, recipe, layout)]
+    return tuple(_numbered(place, recipe, found)) if found else ()
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ def _numbered(place: Folder, recipe: ZooRecipe, found: list[_Found]) -> Iterator
         yield Fault(file, None if each.run is None else numbers.get(each.run), each.what)
 
 
-def _check_twins(zoo: Zoo) -> Iterator[Fault]:
+def check_twins(zoo: Zoo) -> Iterator[Fault]:
     """Members that are one network, or one network up to its symmetries."""
     if len(zoo) < 2:
         return
