@@ -1,7 +1,9 @@
 """Published sets of networks: archives of safetensors files, read network by network."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import TypeAlias
 
 from safetensors import SafetensorError
 from safetensors.torch import load as parse_tensors
@@ -13,6 +15,9 @@ from coset.weights.network import weights_of
 from coset.weights.refusals import check_floating, require_finite
 from coset.weights.stacking import check_fit
 from coset.zoo.archive import Entry, entries
+from coset.zoo.tune import is_zip, trials
+
+_Load: TypeAlias = Callable[[], Mapping[str, Tensor]]
 
 _PICKLES = frozenset({".pt", ".pth", ".ckpt", ".bin", ".pkl", ".pickle"})
 _PREFIX = "model."
@@ -26,12 +31,17 @@ def read_checkpoints(
     *,
     members: "Collection[int] | slice | None" = None,
     renamed: Mapping[str, str] | None = None,
+    epoch: int | None = None,
 ) -> Iterator[Weights]:
     """Networks of an archive such as those of ``torch-uncertainty/Checkpoints``.
 
     The archive is a ``.tar`` or ``.tar.gz`` of safetensors files, one a network.  It is read once
     from its beginning and never unpacked, so that memory holds one network at a time.  Numbers
     come in the types of the module, whatever the archive has, and a prefix ``model.`` is dropped.
+
+    It may also be a ``.zip`` of Ray Tune folders, as the model zoos of Schürholt et al. are: files
+    ``NETWORK/checkpoint_000010/checkpoints``, read with ``weights_only=True``.  Their other form,
+    pickled data sets, is refused.
 
     Args:
         archive: The file.
@@ -40,6 +50,7 @@ def read_checkpoints(
             The archive is read no further than to the last of them.
         renamed: What parts of the module are called in the archive, such as
             ``{"fc1": "linear1"}``: what begins with the first, a dot after it, is the second here.
+        epoch: Of a zip: which of the epochs that are kept of each network; ``None``: the last.
 
     Raises:
         CosetError: The archive is cut, damaged or of another network, holds pickles, links or paths
@@ -51,7 +62,34 @@ def read_checkpoints(
     ignored = set(module.state_dict()) - set(pattern)
     largest = 8 * sum(tensor.numel() for tensor in pattern.values()) + _HEADER
     chosen = _chosen(members)
-    return _networks(path, pattern, ignored, renamed or {}, chosen, largest)
+    files = _files(path, epoch, largest)
+    return _networks(path, files, pattern, ignored, renamed or {}, chosen)
+
+
+def _files(path: Path, epoch: int | None, largest: int) -> Iterator[tuple[str, _Load]]:
+    """Names of the networks, and what reads each, in order."""
+    if is_zip(path):
+        yield from trials(path, epoch, largest)
+        return
+    if epoch is not None:
+        raise CosetError(
+            f"got epoch={epoch!r} for {path}", "needed a zip of Ray Tune folders, or None"
+        )
+    for entry in entries(path, suffix=".safetensors", largest=largest):
+        if entry.content is None:
+            _refuse_pickle(entry, path)
+        else:
+            yield entry.name, partial(_parsed, entry.name, entry.content, path)
+
+
+def _parsed(file: str, content: bytes, path: Path) -> Weights:
+    try:
+        return parse_tensors(content)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise CosetError(
+            f"got {file!r:.120} of {path}, which safetensors cannot read ({error})",
+            "needed whole files",
+        ) from error
 
 
 def _chosen(members: "Collection[int] | slice | None") -> "range | frozenset[int] | None":
@@ -75,23 +113,20 @@ def _chosen(members: "Collection[int] | slice | None") -> "range | frozenset[int
 
 def _networks(
     path: Path,
+    files: Iterator[tuple[str, _Load]],
     pattern: Weights,
     ignored: Collection[str],
     renamed: Mapping[str, str],
     chosen: "range | frozenset[int] | None",
-    largest: int,
 ) -> Iterator[Weights]:
     last = None if chosen is None or isinstance(chosen, range) else max(chosen, default=-1)
     number = -1
     if last == -1:
         return
-    for entry in entries(path, suffix=".safetensors", largest=largest):
-        if entry.content is None:
-            _refuse_pickle(entry, path)
-            continue
+    for file, load in files:
         number += 1
         if chosen is None or number in chosen:
-            yield _network(entry.name, entry.content, path, pattern, ignored, renamed)
+            yield _network(f"{file!r:.120} of {path}", load(), pattern, ignored, renamed)
         if number == last:
             return
     if number < 0 or (last is not None and number < last):
@@ -111,20 +146,12 @@ def _refuse_pickle(entry: Entry, path: Path) -> None:
 
 
 def _network(
-    file: str,
-    content: bytes,
-    path: Path,
+    what: str,
+    found: Mapping[str, Tensor],
     pattern: Weights,
     ignored: Collection[str],
     renamed: Mapping[str, str],
 ) -> Weights:
-    what = f"{file!r:.120} of {path}"
-    try:
-        found = parse_tensors(content)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise CosetError(
-            f"got {what}, which safetensors cannot read ({error})", "needed whole files"
-        ) from error
     named = {_name(name, renamed): tensor for name, tensor in found.items()}
     if len(named) < len(found):
         raise CosetError(f"got {what}, in which two tensors come to one name", "needed one each")

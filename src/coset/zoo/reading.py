@@ -149,9 +149,9 @@ class Zoo:
             by_file[place.path].append(pair)
         for path, pairs in by_file.items():
             flat = map_flat(path, self.layout.size)
-            for row, position in _runs(pairs):
+            for rows, positions in _runs(pairs):
                 for there, here in columns:
-                    found[position, here].copy_(flat[row, there])
+                    found[positions, here].copy_(flat[rows, there])
         return layout.unflatten(found)
 
     def chunks(
