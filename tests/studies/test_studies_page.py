@@ -124,3 +124,24 @@ def test_every_figure_has_its_numbers_its_caption_and_its_records(made):
         drawings = figure.svg.split("<svg")[1:]
         assert drawings
         assert all("<metadata>" in part and f"{NAME}/pairs/seed" in part for part in drawings)
+
+
+@pytest.mark.parametrize("value", ["x", [1, "a"], [[1], [2, 3]], {}, None, 10**400, True])
+@pytest.mark.parametrize("name", ["pairs_inlier", "pearson", "control_identical"])
+def test_a_record_changed_into_nonsense_is_named_or_shown_with_a_caution(
+    made, tmp_path, name, value
+):
+    import shutil
+
+    folder = shutil.copytree(made.folder, tmp_path / "copy")
+    path = sorted(folder.glob("records/*/*.json"))[0]
+    facts = json.loads(path.read_text())
+    facts["values"][name] = value
+    path.write_text(json.dumps(facts))
+    changed = Run.open(folder)
+    try:
+        said = render(build_page(changed))
+    except CosetError as error:
+        said = str(error)
+    assert f"{NAME}/pairs/seed 0" in said
+    assert "was changed" in said

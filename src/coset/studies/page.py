@@ -50,6 +50,11 @@ def write_report(run: Run, path: str | Path | None = None) -> Path:
 
 def build_page(run: Run) -> Page:
     """The page of a run, from its records alone."""
+    with run.blaming_changes():
+        return _build_page(run)
+
+
+def _build_page(run: Run) -> Page:
     seconds = sum(record.seconds for record in run.records)
     return Page(
         title="Published results, run again",

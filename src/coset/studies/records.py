@@ -150,6 +150,8 @@ def read_record(path: Path) -> Record:
         for name, kinds in _KINDS.items()
         if name in facts and (not isinstance(facts[name], kinds) or isinstance(facts[name], bool))
     ]
+    if "warnings" in facts and "warnings" not in wrong and not _words(facts["warnings"]):
+        wrong.append("warnings")
     if missing or unknown or wrong:
         what = (
             f"without {missing[0]!r}"
@@ -160,6 +162,10 @@ def read_record(path: Path) -> Record:
         )
         raise CosetError(f"got {path}, a record {what}", *_ADVICE)
     return Record(**facts | {"warnings": tuple(facts["warnings"])})
+
+
+def _words(values: list[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 _ADVICE = (

@@ -1,7 +1,8 @@
 """A run: a folder of records of one scale, and what they say."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -70,7 +71,25 @@ class Run:
     @cached_property
     def verdicts(self) -> tuple[Verdict, ...]:
         """What the records say about each claim."""
-        return tuple(v for study in self.studies for v in judge(study, self.records, self.scale))
+        with self.blaming_changes():
+            return tuple(
+                v for study in self.studies for v in judge(study, self.records, self.scale)
+            )
+
+    @contextmanager
+    def blaming_changes(self) -> Iterator[None]:
+        """Names a record that was changed by hand into something that cannot be worked with."""
+        try:
+            yield
+        except (TypeError, ValueError, OverflowError, LookupError, AttributeError) as error:
+            changed = [record.name for record in self.records if record.is_changed]
+            if isinstance(error, CosetError) or not changed:
+                raise
+            raise CosetError(
+                f"got {changed[0]}, a record that was changed into one without sense ({error})",
+                "needed a record as a study writes it",
+                "delete its file and run the study again: only this cell is computed",
+            ) from error
 
     @property
     def disagreements(self) -> list[tuple[Record, Record]]:
