@@ -178,7 +178,7 @@ def test_networks_may_view_what_convolutions_return():
 @pytest.mark.parametrize("last", [nn.Conv2d(4, 3, 1), nn.Conv2d(4, 3, 3, padding=1, bias=False)])
 def test_rows_of_a_last_layer_with_pixels_are_its_inputs_put_in_place(last, monkeypatch):
     """Without a backward pass, and without the square of the number of outputs in memory."""
-    module = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.Tanh(), last)
+    module = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.Tanh(), last.double())
     inputs = torch.randn(3, 2, 5, 4)
     network = functionalise(module)
     layout = Layout.of({name: network.weights[name] for name in network.weights if name[0] == "2"})
