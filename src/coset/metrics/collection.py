@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from math import prod
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -17,9 +18,13 @@ from coset.metrics.regression import check_gaussian, check_points
 from coset.metrics.running import as_sums
 from coset.vocabulary import Batch, Inputs
 from coset.weights.inputs import split_rows
+from coset.weights.randomness import own_randomness
 
 BATCH = 512
 """Inputs predicted at a time, unless the data come as a loader."""
+
+_PIXELS = 1 << 19
+"""Pixels of such inputs at most, beyond one."""
 
 Data: TypeAlias = Tensor | tuple[Inputs] | Batch | Dataset[object] | Iterable[object]
 """Inputs alone, inputs and targets, or anything that yields these.
@@ -260,13 +265,13 @@ def batches(data: Data) -> Iterator[tuple[Inputs, Tensor | None]]:
     """
     data = as_tensor(data)
     if isinstance(data, Tensor):
-        yield from ((part, None) for part in data.split(BATCH) if len(part))
+        yield from ((part, None) for part in data.split(_rows_of(data)) if len(part))
     elif isinstance(data, tuple):
         yield from _tuple_batches(data)
     else:
         # a loader draws a seed for its workers: not from the generator of the user
         loader: Iterable[object] = (
-            DataLoader(data, batch_size=BATCH, generator=torch.Generator())
+            DataLoader(data, batch_size=_rows_of_examples(data), generator=torch.Generator())
             if isinstance(data, Dataset)
             else data
         )
@@ -274,12 +279,34 @@ def batches(data: Data) -> Iterator[tuple[Inputs, Tensor | None]]:
             yield _read(batch)
 
 
+def _rows_of(inputs: object) -> int:
+    """Inputs to predict at a time: fewer of large pictures, whose outputs may have pixels too.
+
+    >>> _rows_of(torch.zeros(1, 3, 360, 480))
+    3
+    """
+    while isinstance(inputs, list | tuple) and inputs:
+        inputs = as_tensor(inputs[0])
+    shape: tuple[int, ...] = getattr(inputs, "shape", ())
+    return max(1, min(BATCH, _PIXELS // max(1, prod(shape[2:]))))
+
+
+def _rows_of_examples(data: Dataset[object]) -> int:
+    with own_randomness(0):  # which a data set that augments would draw from
+        first = as_tensor(data[0])
+    while isinstance(first, list | tuple) and first:
+        first = as_tensor(first[0])
+    return _rows_of(first.unsqueeze(0) if isinstance(first, Tensor) else None)
+
+
 def _tuple_batches(data: tuple[object, ...]) -> Iterator[tuple[Inputs, Tensor | None]]:
     if len(data) == 1:
-        yield from ((part, None) for part in split_rows(read_inputs(data[0]), BATCH))
+        alone = read_inputs(data[0])
+        yield from ((part, None) for part in split_rows(alone, _rows_of(alone)))
         return
     inputs, targets = read_pair(data)
-    yield from zip(split_rows(inputs, BATCH), targets.split(BATCH), strict=True)
+    rows = _rows_of(inputs)
+    yield from zip(split_rows(inputs, rows), targets.split(rows), strict=True)
 
 
 def _read(batch: object) -> tuple[Inputs, Tensor | None]:

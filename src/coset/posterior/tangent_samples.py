@@ -4,6 +4,7 @@
 have covariance ``S(x) ≈ 1/m Σ J δ_s (J δ_s)ᵀ``, one forward-mode product a sample.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -16,13 +17,16 @@ from coset.posterior.families import FitReport, Samples
 from coset.posterior.gaussian import Gaussian
 from coset.printing import brief
 from coset.vocabulary import Inputs, Weights
-from coset.weights.inputs import count_rows, split_rows
+from coset.weights.inputs import count_rows, take_rows
 from coset.weights.layout import Layout
 from coset.weights.network import Network
 from coset.weights.stacking import members_of
 
 _ROWS = 256
 """Inputs of a chunk at most."""
+
+_CHANGES = 1 << 22
+"""Numbers of all samples' changes that are alive together, beyond one input; more are slower."""
 
 
 @dataclass(frozen=True)
@@ -101,23 +105,32 @@ class TangentSamples:
         self, network: Network, inputs: Inputs
     ) -> tuple[Float[Tensor, "n c ..."], Float[Tensor, "m n c ..."]]:
         """The network's own outputs, and ``J δ_s`` of every sample."""
-        count_rows(inputs)
-        weights = self.centre(network)
+        outputs, changes = zip(*self._by_chunk(network, inputs), strict=True)
+        return torch.cat(outputs), torch.cat(changes, dim=1)
+
+    def _by_chunk(self, network: Network, inputs: Inputs) -> Iterator[tuple[Tensor, Tensor]]:
+        """Outputs and their changes, so many rows at a time as the memory takes."""
+        count, weights, start = count_rows(inputs), self.centre(network), 0
         line = Linearisation(network, weights, self.layout)
         flat = self.layout.flatten(self.deviations)
-        pairs = [
-            (network.apply(weights, chunk), line.push(chunk, flat))
-            for chunk in split_rows(inputs, _ROWS)
-        ]
-        outputs, changes = zip(*pairs, strict=True)
-        return torch.cat(outputs), torch.cat(changes, dim=1)
+        rows = 1
+        while start < count:
+            chunk = take_rows(inputs, slice(start, start + rows))
+            outputs = network.apply(weights, chunk)
+            yield outputs, line.push(chunk, flat)
+            start += rows
+            rows = min(_ROWS, max(1, _CHANGES // (len(flat) * outputs[0].numel())))
 
     def output_moments(
         self, network: Network, inputs: Inputs
     ) -> tuple[Float[Tensor, "n c *pixels"], Float[Tensor, "n c c *pixels"]]:
         """Mean and covariance of the outputs of the linearised network; of each pixel by itself."""
-        outputs, changes = self.output_deviations(network, inputs)
-        return outputs, torch.einsum("mnc...,mnd...->ncd...", changes, changes) / len(changes)
+        found = [
+            (outputs, torch.einsum("mnc...,mnd...->ncd...", changes, changes) / len(changes))
+            for outputs, changes in self._by_chunk(network, inputs)
+        ]
+        outputs, covariance = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return outputs, covariance
 
 
 def sampled_around(
