@@ -1,16 +1,23 @@
-"""Scans next to astra-toolbox, scikit-image and SciPy, and steps of the evidence, in CPU seconds.
+"""Scans next to astra-toolbox, deepinv, scikit-image and SciPy, steps of the evidence, and whole
+reconstructions, in CPU seconds.
 
-python benchmarks/tomography.py
+python benchmarks/tomography.py [--whole]
 
-Peers that are not installed are left out.  deepinv is left out: it needs torchvision, which this
-project does not use, and its projector has no forward-mode derivative, so that a deep image prior
-cannot be linearised with it.
+Peers that are not installed are left out.  ``pip install astra-toolbox scikit-image`` brings two;
+deepinv is installed with ``--no-deps``, together with natsort and hdf5storage: its projector needs
+nothing of torchvision, which its other modules import, so that here an empty module stands for it.
+``--whole`` adds reconstructions from readings to error bars, some CPU minutes.
 """
 
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import math
 import statistics
+import sys
 import time
+import types
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -22,6 +29,7 @@ from coset.tomography import (
     TotalVariationInformed,
     image_network,
     phantoms,
+    reconstruct,
     simulate,
 )
 from coset.tomography.deep_image_prior import fit_images
@@ -66,6 +74,8 @@ def scans(size: int, angles: int) -> None:
         rows["astra-toolbox, matrix"] = _astra(size, angles, scan, flat)
     if importlib.util.find_spec("skimage") is not None:
         rows["scikit-image"] = _skimage(size, angles, image.numpy())
+    if importlib.util.find_spec("deepinv") is not None:
+        rows["deepinv"] = _deepinv(size, angles, image)
     for name, (build, forward, back) in rows.items():
         print(
             f"{size:4d}² x {angles:2d} angles  {name:22s} build {1e3 * build:8.1f} ms   "
@@ -110,6 +120,82 @@ def _skimage(size: int, angles: int, image: np.ndarray) -> tuple[float, float, f
         math.nan,
         cpu(lambda: radon(image, degrees, circle=False), 3),
         cpu(lambda: iradon(seen, degrees, filter_name=None, circle=False), 3),
+    )
+
+
+class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Empty modules in place of a package that is imported but not used."""
+
+    def find_spec(
+        self, fullname: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname.split(".", maxsplit=1)[0] != "torchvision":
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        module = types.ModuleType(spec.name)
+        module.__dict__["__getattr__"] = _any_class
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+def _any_class(name: str) -> type:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return type(name, (), {})
+
+
+def _projector(size: int, angles: int) -> object:
+    if importlib.util.find_spec("torchvision") is None and "torchvision" not in sys.modules:
+        sys.meta_path.append(_Absent())
+    from deepinv.physics import Tomography
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Tomography(angles=angles, img_width=size, circle=False, normalize=False)
+
+
+def _deepinv(size: int, angles: int, image: torch.Tensor) -> tuple[float, float, float]:
+    physics = _projector(size, angles)
+    picture = image.float()[None, None]
+    seen = physics.A(picture)
+    return (
+        cpu(lambda: _projector(size, angles), 3),
+        cpu(lambda: physics.A(picture), 10),
+        cpu(lambda: physics.A_adjoint(seen), 10),
+    )
+
+
+def derivatives(size: int, angles: int) -> None:
+    """Which projectors torch can differentiate forward, as a linearised network needs."""
+    image = phantoms.shepp_logan(size).float()
+    contestants = {"coset": ParallelBeam(size, angles).forward}
+    if importlib.util.find_spec("deepinv") is not None:
+        physics = _projector(size, angles)
+        contestants["deepinv"] = lambda x: physics.A(x[None, None])
+    for name, project in contestants.items():
+        try:
+            torch.func.jvp(project, (image,), (image,))
+            found = "works"
+        except NotImplementedError as error:
+            found = str(error).splitlines()[0]
+        print(f"forward-mode derivative of {name}'s projector: {found}")
+
+
+def whole(size: int, angles: int) -> None:
+    """From readings to error bars, with all that is default."""
+    generator = torch.Generator().manual_seed(0)
+    scan = ParallelBeam(size, angles)
+    made = simulate(phantoms.walnut(2 * size, generator=generator), scan, generator=generator)
+    begin = time.process_time()
+    result = reconstruct(made.readings, scan)
+    taken = time.process_time() - begin
+    print(
+        f"{size}² pixels, {angles} angles, {made.readings.numel()} readings, default network: "
+        f"{taken:.0f} CPU s; noise learnt {result.noise:.3g}, true {made.noise:.3g}"
     )
 
 
@@ -164,4 +250,8 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     for case in SIZES:
         scans(*case)
+    derivatives(*SIZES[0])
     evidence(28, 20, 8)
+    if "--whole" in sys.argv[1:]:
+        whole(28, 20)
+        whole(64, 20)
