@@ -1,5 +1,7 @@
 """Tomography: images from projections, with error bars."""
 
+from coset.tomography.angles import ChosenAngles as ChosenAngles
+from coset.tomography.angles import choose_angles as choose_angles
 from coset.tomography.deep_image_prior import DeepImagePrior as DeepImagePrior
 from coset.tomography.deep_image_prior import image_network as image_network
 from coset.tomography.noise import Poisson as Poisson

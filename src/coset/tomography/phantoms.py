@@ -88,6 +88,21 @@ def rectangles(size: int, *, generator: torch.Generator) -> Float[Tensor, "size 
     return image / image.max()
 
 
+def discs(size: int, *, generator: torch.Generator) -> Float[Tensor, "size size"]:
+    """Three discs that add up: an image without preferred directions."""
+
+    def uniform(low: float, high: float) -> float:
+        return low + (high - low) * float(torch.rand((), generator=generator))
+
+    shapes = []
+    for _ in range(3):
+        radius = uniform(0.12, 0.5)
+        centre = uniform(-0.45, 0.45), uniform(-0.45, 0.45)
+        shapes.append((uniform(0.5, 1.0), radius, radius, *centre, 0.0))
+    image = _painted(size, shapes, _in_ellipse)
+    return image / image.max()
+
+
 def walnut(size: int, *, generator: torch.Generator) -> Float[Tensor, "size size"]:
     """A nut: a shell, a lobed kernel with air between its halves, and a septum."""
     turn = float(torch.rand((), generator=generator)) * math.pi
