@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from coset.metrics import peak_signal_to_noise
 from coset.models import unet
 from coset.studies.cells.data import pictures
 from coset.studies.cells.networks import seeded
@@ -18,11 +19,14 @@ from coset.tomography import (
     NormalisedFeatures,
     ParallelBeam,
     Poisson,
+    Reconstruction,
     Simulated,
     TotalVariationInformed,
     baselines,
+    choose_angles,
     image_network,
     phantoms,
+    reconstruct,
     simulate,
     slices,
 )
@@ -56,6 +60,8 @@ def compute(parameters: Mapping[str, Any], *, seed: int, folder: Path) -> dict[s
         return {"left_out": 1}
     if parameters["part"] == "prior":
         return _priors(parameters, seed)
+    if parameters["part"] == "angles":
+        return _angles(parameters, seed)
     return _image(parameters, seed)
 
 
@@ -345,6 +351,52 @@ def _evidence_gap(model: LinearModel, problem: EvidenceProblem, scales: Scales) 
     left = float(residual @ solved)
     rest = ((residual - explained).square() / problem.noise_variances(scales)).sum()
     return abs(left - float(rest) - float(size)) / left
+
+
+def _angles(parameters: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Few equidistant angles, then as many more by expected information or equidistant again."""
+    size, few = int(parameters["size"]), int(parameters["angles"])
+    candidates = ParallelBeam(size, int(parameters["candidates"]))
+    every = len(candidates.directions)
+    draw: Callable[..., Tensor] = getattr(phantoms, parameters["image"])
+    image = draw(2 * size, generator=seeded(seed, "image"))
+    made = simulate(
+        image, candidates, level=float(parameters["noise"]), generator=seeded(seed, "noise")
+    )
+
+    def scan_of(places: list[int]) -> ParallelBeam:
+        return ParallelBeam(size, [candidates.directions[place] for place in places])
+
+    def found(places: list[int]) -> Reconstruction:
+        return reconstruct(
+            made.readings[places],
+            scan_of(places),
+            network=image_network(size, width=int(parameters["width"])),
+            prior=PRIORS["tv_network"],
+            fitting=DeepImagePrior(steps=int(parameters["steps"])),
+            generator=seeded(seed, "network"),
+        )
+
+    def psnr(result: Reconstruction) -> float:
+        return float(peak_signal_to_noise(result.image.double(), made.truth.double()))
+
+    first = list(range(0, every, every // few))
+    start = found(first)
+    assert start.covariance is not None
+    rest = [place for place in range(every) if place not in first]
+    chosen = choose_angles(start.covariance, scan_of(rest), few, noise=start.noise)
+    greedy = psnr(found(sorted([*first, *(rest[place] for place in chosen.order)])))
+    equidistant = psnr(found(list(range(0, every, every // (2 * few)))))
+    return {
+        "psnr_start": psnr(start),
+        "psnr_greedy": greedy,
+        "psnr_equidistant": equidistant,
+        "greedy_over_equidistant": greedy - equidistant,
+        "degrees": [math.degrees(candidates.directions[place]) for place in rest],
+        "offered": chosen.offered.tolist(),
+        "chosen": [math.degrees(angle) for angle in chosen.directions],
+        "chosen_gains": list(chosen.gains),
+    }
 
 
 def _priors(parameters: Mapping[str, Any], seed: int) -> dict[str, Any]:
