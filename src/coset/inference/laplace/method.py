@@ -15,7 +15,7 @@ from coset.curvature.measure import Curvature
 from coset.curvature.sampled import plain, uncorrected
 from coset.curvature.tangent import Tangent, tangent_along
 from coset.errors import CosetError, require_kinds
-from coset.inference.doubts import examine
+from coset.inference.doubts import examine, with_kept_prior
 from coset.inference.laplace.budget import Plan, plan_of, some_rows
 from coset.inference.laplace.by_evidence import ByEvidence
 from coset.inference.laplace.evidence import spectrum_of
@@ -152,7 +152,7 @@ class Laplace:
         part = replace(part, fixed=_others(part.layout, weights))
         if self.tuning is None:
             passes.phase(0.0, 1.0, "curvature", passes=2)
-            return _untuned(problem, weights, part)
+            return with_kept_prior(_untuned(problem, weights, part), problem, _RULE)
         settings, notes = self.tuning.settled(unit.link()).with_safe_mean(unit, weights)
         if unknown != "covariance":
             plan = self._plan(unit, settings)
@@ -211,7 +211,7 @@ class Laplace:
         )
         sampled = replace(sampled, fixed=_others(layout, weights))
         if self.tuning is None:
-            return sampled
+            return with_kept_prior(sampled, problem, _RULE)
         return examine(sampled, problem, self.tuning.validation, _RULE.link)
 
 

@@ -19,7 +19,7 @@ from coset.curvature.sampled import MonteCarloFisher, plain
 from coset.curvature.structures import Full
 from coset.curvature.subspace import Span, approach
 from coset.curvature.tangent import Form, Point, Tangent
-from coset.inference.doubts import unfinished, unheard
+from coset.inference.doubts import beaten_by_tangent, switched_off_warning, unfinished
 from coset.inference.laplace.by_evidence import ByEvidence
 from coset.inference.laplace.evidence import (
     Spectrum,
@@ -411,7 +411,7 @@ class Tuner:
         spectrum = state.spectrum.scaled(state.noise)
         gamma = spectrum.effective(state.precision)
         off = [self.groups.names[group] for group in switched_off(spectrum, state.precision)]
-        warnings = [*self.groups.notes, *unheard(off, len(gamma))]
+        warnings = [*self.groups.notes, *switched_off_warning(off, len(gamma))]
         if state.point is not None and not state.point.converged:
             warnings.append("the mode of the tangent model was not found to full accuracy")
         diagnostics = {
@@ -424,6 +424,9 @@ class Tuner:
             assert state.point is not None
             free = self._residuals.precision(state.point.outputs, float(gamma.sum()))
             warnings.extend(unfinished(self._residuals.most_certain, free))
+        elif state.point is not None and self.settings.mean != "network":
+            effective = float(gamma.sum())
+            warnings.extend(beaten_by_tangent(self.tangent, state.point.outputs, effective))
         return Tuned(
             state.precision,
             state.noise,

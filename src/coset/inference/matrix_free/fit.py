@@ -16,7 +16,7 @@ from coset.curvature.matrix_free import ConjugateGradients, MatrixFree, Stochast
 from coset.curvature.products import Linearisation
 from coset.curvature.tangent import Form, Mean, Tangent, tangent_by_products
 from coset.errors import CosetError
-from coset.inference.doubts import unfinished, unheard
+from coset.inference.doubts import beaten_by_tangent, switched_off_warning, unfinished
 from coset.inference.laplace.by_evidence import ByEvidence
 from coset.inference.laplace.groups import Groups, group_weights, prior_of
 from coset.inference.laplace.noise import residual_noise
@@ -174,15 +174,16 @@ def _diagnostics(found: Found, model: Model) -> dict[str, float]:
 
 
 def _doubts(found: Found, model: Model) -> list[str]:
-    doubts: list[str] = []
+    effective = float(found.effective.sum())
     if model.learn_noise:
         own = model.residuals.precision(model.tangent.outputs)
-        free = model.residuals.precision(found.state.outputs, float(found.effective.sum()))
-        doubts += unfinished(own, free)
+        doubts = unfinished(own, model.residuals.precision(found.state.outputs, effective))
+    else:
+        doubts = beaten_by_tangent(model.tangent, found.state.outputs, effective)
     off = [
         name for name, few in zip(model.groups.names, found.effective < _FEW, strict=True) if few
     ]
-    return doubts + unheard(off, len(found.effective))
+    return doubts + switched_off_warning(off, len(found.effective))
 
 
 def _model(
