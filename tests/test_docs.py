@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import coset
 
@@ -38,8 +38,8 @@ class Reader(nn.Module):
         super().__init__()
         self.table, self.last = nn.Embedding(5, 4), nn.Linear(4, 3)
 
-    def forward(self, ids, mask):
-        return self.last((self.table(ids) * mask.unsqueeze(-1)).mean(1))
+    def forward(self, input_ids, attention_mask):
+        return self.last((self.table(input_ids) * attention_mask.unsqueeze(-1)).mean(1))
 
 
 def names():
@@ -55,8 +55,8 @@ def names():
         "torch": torch,
         "nn": nn,
         "DataLoader": DataLoader,
-        "default_collate": default_collate,
         "dataset": Texts(),
+        "reader": Reader(),
         "module": module,
         "model": module,
         "network": network,
@@ -97,8 +97,6 @@ def prepare(page, given):
 
 def instead(code, given):
     """Other names for one example: its page speaks of another network there."""
-    if "collate_fn" in code:
-        return {"module": Reader()}
     if "likelihood=GaussianNoise" in code:
         return {"model": nn.Linear(2, 1), "targets": given["inputs"].sum(1, keepdim=True)}
     if '"head.*"' in code:

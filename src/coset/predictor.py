@@ -120,7 +120,7 @@ class Predictor:
 
         Args:
             inputs: A tensor or array with the data along its first axis; for a network that takes
-                several, a tuple of such.
+                several, a tuple or a dictionary of such.
             rule: Another rule than the predictor's own.
             generator: Where draws come from, also those of a network that draws by itself.
                 ``None``: a fresh one of seed 0, so that equal calls give equal predictions.
@@ -129,7 +129,7 @@ class Predictor:
         random, chosen = _seeded(generator), rule or self.rule
         parts = self.posterior, self.network, self.likelihood
         with outside_inference_mode():
-            data, before = _read(inputs), random.get_state()
+            data, before = _read(inputs, self.network), random.get_state()
 
             def predict(*given: Any) -> Predictions:
                 random.set_state(before)
@@ -143,11 +143,11 @@ class Predictor:
 
         Args:
             inputs: A tensor or array with the data along its first axis; for a network that takes
-                several, a tuple of such.
+                several, a tuple or a dictionary of such.
         """
         parts = self.posterior, self.network, self.likelihood
         with outside_inference_mode():
-            data = _read(inputs)
+            data = _read(inputs, self.network)
 
             def predict(*given: Any) -> JointPredictions:
                 return drawn_by(_seeded(None), lambda: Linearised().joint(*given))
@@ -175,7 +175,7 @@ class Predictor:
         require_kind(PredictionRule | None, "MonteCarlo", rule=rule)
         random, chosen = _seeded(generator), rule or self.rule
         with outside_inference_mode():
-            data = _read(inputs)
+            data = _read(inputs, self.network)
 
             def sample() -> Maps:
                 parts = self.posterior, self.network, self.likelihood, chosen, data
@@ -218,7 +218,12 @@ class Predictor:
                 "fit again with all data",
             )
         with outside_inference_mode(), own_randomness(0):
-            problem = Problem(self.network, self.likelihood, self.prior, as_batches(data))
+            problem = Problem(
+                self.network,
+                self.likelihood,
+                self.prior,
+                as_batches(data, module=self.network.module),
+            )
             problem.check()
             return replace(self, posterior=add_data(self.posterior, problem, mean=mean))
 
@@ -250,7 +255,12 @@ class Predictor:
         (torch.Size([40, 2]), True)
         """
         with outside_inference_mode(), own_randomness(0):
-            problem = Problem(self.network, self.likelihood, self.prior, as_batches(held_out))
+            problem = Problem(
+                self.network,
+                self.likelihood,
+                self.prior,
+                as_batches(held_out, module=self.network.module),
+            )
             problem.check()
             step = calibrate(self, self.likelihood, problem.train, method=method, level=level)
         return replace(self, rule=Calibrated(self.rule, step))
@@ -301,7 +311,9 @@ def fit(
             parameters (``requires_grad_(False)``) stay as they are, unless all are frozen.
         train: A pair ``(inputs, targets)``, a ``Dataset`` or a ``DataLoader``.  For a network
             called as ``module(a, b)`` inputs are a tuple, ``((a, b), targets)``; of examples and
-            batches with more than two parts all but the last are inputs.
+            batches with more than two parts all but the last are inputs.  Of dictionaries, such as
+            tokenisers make, inputs go to the arguments of ``forward`` that have their names, and
+            targets are called ``labels``, ``label``, ``targets``, ``target`` or ``y``.
         method: How to find the posterior.  ``None``: :class:`coset.Laplace` around the module's own
             weights, which are taken to be trained.
         likelihood: Classes unless told otherwise.
@@ -431,9 +443,9 @@ def _check_asked(module: object, method: object) -> None:
         require_method(method, "method")
 
 
-def _read(inputs: Inputs) -> Inputs:
+def _read(inputs: Inputs, network: Network) -> Inputs:
     """Inputs as tensors of finite numbers: what is said of others would not be finite either."""
-    data = read_inputs(inputs)
+    data = read_inputs(inputs, network.module)
     check_finite_inputs(data)
     return data
 

@@ -256,7 +256,7 @@ BAD_SEVERAL = {
     "ragged": (DataLoader(Ragged(), batch_size=1), "pad them to one length"),
     "names": (
         {"input_ids": INPUTS, "labels": TARGETS, "mask": INPUTS},
-        r"write \(\(data\['input_ids'\], data\['mask'\]\), data\['labels'\]\)",
+        r"give as_batches\(…, module=module\)",
     ),
     "named examples": (
         Named(),

@@ -138,7 +138,7 @@ def evaluate_at(
     total, wrong, count = 0.0, 0.0, 0
     classes = True
     with torch.no_grad():
-        for inputs, targets in as_batches(data, batch_size=1000):
+        for inputs, targets in as_batches(data, batch_size=1000, module=network.module):
             outputs = answer(partial(network.apply, weights), inputs, weights.values())
             _check_targets(outputs, targets, loss)
             classes = not targets.is_floating_point()

@@ -18,6 +18,7 @@ from coset.alignment.plans import lone_signs, matched_tensors
 from coset.alignment.read_points import ReadPoint, find_read_points
 from coset.alignment.result import Outcome
 from coset.alignment.scales import rescaled_if_it_helps
+from coset.bayes.batches import read_inputs
 from coset.errors import CosetError
 from coset.symmetry.action import region
 from coset.symmetry.elements import Element, ScalingFactor, Site
@@ -46,8 +47,9 @@ class ByActivations:
 
     Attributes:
         module: The network.
-        inputs: Data, a tensor or a tuple of tensors with the examples along the first axis; they
-            are read in equal chunks, and up to as many examples as there are chunks are left out.
+        inputs: Data, a tensor, or a tuple or dictionary of them, with the examples along the first
+            axis; they are read in equal chunks, and up to as many examples as there are chunks are
+            left out.
         score: What is compared; ``"inner"`` is the published choice of Xiao, Liu, Bamler (2023).
     """
 
@@ -69,16 +71,17 @@ class ByActivations:
         self, group: SymmetryGroup, weights: Weights, to: Weights, *, generator: torch.Generator
     ) -> Outcome:
         """The element found for weights that were checked."""
-        chunks = _chunks(count_rows(self.inputs))
-        check_finite_inputs(self.inputs)
+        inputs = read_inputs(self.inputs, self.module)
+        chunks = _chunks(count_rows(inputs))
+        check_finite_inputs(inputs)
         check_network(group, self._network, "ByActivations")
         with torch.no_grad():  # of wrong inputs a tracer would say that the network is to blame
-            answer(partial(self._network.apply, to), take_rows(self.inputs, slice(2)), to.values())
-        graph = trace(self.module, take_rows(self.inputs, slice(chunks[0])))
+            answer(partial(self._network.apply, to), take_rows(inputs, slice(2)), to.values())
+        graph = trace(self.module, take_rows(inputs, slice(chunks[0])))
         points = find_read_points(graph, group)
-        inputs = parts_of(self.inputs)
-        grams = gram_matrices(graph, points, to, weights, inputs, chunks, self.score)
-        flips = flipped_points(graph, group, points, to, [x[: chunks[0]] for x in inputs])
+        parts = parts_of(inputs)
+        grams = gram_matrices(graph, points, to, weights, parts, chunks, self.score)
+        flips = flipped_points(graph, group, points, to, [x[: chunks[0]] for x in parts])
         seen, outcome = _solve(group, points, grams, flips, generator)
         together = unseen_together(flips)
         outcome = _flipped(group, outcome, weights, to, together)

@@ -58,7 +58,7 @@ class ByStraightThrough:
         """The element found for weights that were checked."""
         network = network_of(self.module, "ByStraightThrough")
         check_network(group, network, "ByStraightThrough")
-        batches = as_batches(self.data, batch_size=self.batch_size)
+        batches = as_batches(self.data, batch_size=self.batch_size, module=self.module)
         order = torch.randperm(batches.size, generator=generator)
         held = batches.rows(order[: self.judged * self.batch_size])
         start = ByWeights().solve(group, weights, to, generator=generator)

@@ -50,7 +50,7 @@ def reset_norm(module: nn.Module, weights: Weights, data: Data) -> Weights:
         norm.momentum = None  # a plain mean over batches
         norm.train()
     with torch.no_grad():
-        for inputs, _ in in_equal_parts(as_batches(data)):
+        for inputs, _ in in_equal_parts(as_batches(data, module=module)):
             _run(working, inputs)
     return weights_of(working)
 
@@ -127,7 +127,7 @@ def channel_moments(
         return (outputs - mean.view(shape)) * ratio.view(shape) + target.mean[name].view(shape)
 
     with _hooks(module, names, measure), torch.no_grad():
-        for inputs, _ in in_equal_parts(as_batches(data, batch_size=1000)):
+        for inputs, _ in in_equal_parts(as_batches(data, batch_size=1000, module=module)):
             _run(module, inputs)
     every = {name: (torch.stack(means[name]), torch.stack(deviations[name])) for name in names}
     return Moments(
@@ -144,7 +144,7 @@ def _repairable(module: nn.Module, data: Data) -> list[str]:
     layers = [n for n, child in module.named_modules() if isinstance(child, _LAYERS)]
     seen: list[str] = []
     with _hooks(module, layers, lambda name, _layer, _outputs: seen.append(name)), torch.no_grad():
-        _run(module, take_rows(next(iter(as_batches(data)))[0], slice(2)))
+        _run(module, take_rows(next(iter(as_batches(data, module=module)))[0], slice(2)))
     once = [name for name in seen[:-1] if seen.count(name) == 1]
     return [name for name in once if module.get_submodule(name).bias is not None]
 

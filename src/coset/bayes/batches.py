@@ -1,13 +1,13 @@
 """Training data as one thing: a size, passes in a fixed order, and rows by number."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -22,6 +22,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from coset.bayes.named import named_inputs, named_pair
 from coset.errors import CosetError
 from coset.printing import brief
 from coset.vocabulary import Batch, Inputs
@@ -36,12 +37,20 @@ from coset.weights.inputs import (
 )
 from coset.weights.randomness import own_randomness
 
-Data: TypeAlias = "DataLoader[Any] | Dataset[Any] | Batch | Batches"
+Data: TypeAlias = "DataLoader[Any] | Dataset[Any] | Batch | Mapping[str, Any] | Batches"
 """Inputs, a tensor or a tuple of them, and targets; or something that yields such examples: of
-those with more than two parts, all but the last are inputs."""
+those with more than two parts, all but the last are inputs.  Of dictionaries the names say which is
+which (:mod:`coset.bayes.named`)."""
 
-_TARGETS = ("labels", "label", "targets", "target", "y")
-"""Names that targets often have, for a message."""
+
+_OF_WORKERS = (
+    "num_workers",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "prefetch_factor",
+    "timeout",
+)
+"""Settings of a loader that say which processes read its examples."""
 
 
 class Batches(Protocol):
@@ -103,6 +112,10 @@ class FromDataset:
     dataset: Dataset[Any]
     batch_size: int = 256
     collate: Any = default_collate
+    module: nn.Module | None = None
+    workers: Mapping[str, Any] = field(default_factory=dict)
+
+    __repr__ = brief
 
     @property
     def size(self) -> int:
@@ -110,14 +123,24 @@ class FromDataset:
         return len(self.dataset)  # type: ignore[arg-type]  # map-style sets have a length
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches in the order of the data set."""
+        """Batches in the order of the data set, from as many processes as the loader had."""
+        if self.workers:
+            loader = DataLoader(
+                self.dataset,
+                batch_size=self.batch_size,
+                collate_fn=self.collate,
+                generator=torch.Generator().manual_seed(0),
+                **self.workers,
+            )
+            yield from (read_batch(batch, self.module) for batch in loader)
+            return
         for start in range(0, self.size, self.batch_size):
             yield self.rows(torch.arange(start, min(start + self.batch_size, self.size)))
 
     def rows(self, index: Tensor) -> Batch:
         """The examples of the given numbers."""
         examples = [self.dataset[i] for i in index.flatten().tolist()]
-        inputs, targets = read_batch(self.collate(examples))
+        inputs, targets = read_batch(self.collate(examples), self.module)
         return (
             shape_rows(inputs, index.shape),
             targets.reshape(*index.shape, *targets.shape[1:]),
@@ -163,15 +186,21 @@ def _same(one: Batch, other: Batch) -> bool:
     )
 
 
-def as_batches(data: Data, *, batch_size: int = 256) -> Batches:
+def as_batches(data: Data, *, batch_size: int = 256, module: nn.Module | None = None) -> Batches:
     """Reads a pair of inputs and targets, a data set or a loader as :class:`Batches`.
 
     Several inputs are a tuple.  Of examples and batches of more than two parts, such as those of
     ``TensorDataset(ids, mask, targets)``, all but the last are inputs.
 
     A loader's own order is not used: passes go in the order of its data set, so that two passes
-    see the same rows, and training draws its own order from a seed.  Of a loader with a sampler
+    see the same rows, and training draws its own order from a seed.  Its workers read the batches
+    of passes; single rows, which training asks for, are read here.  Of a loader with a sampler
     the examples that it gives are taken, and one that repeats some is refused.
+
+    Args:
+        data: What is read.
+        batch_size: Examples in a batch where the data do not say.
+        module: Whose ``forward`` says in which order it takes the inputs of dictionaries.
 
     >>> as_batches((torch.zeros(5, 2), torch.zeros(5))).size
     5
@@ -181,26 +210,22 @@ def as_batches(data: Data, *, batch_size: int = 256) -> Batches:
     (torch.Size([2, 2]), torch.Size([2, 2]), torch.Size([2]))
     """
     if isinstance(data, DataLoader):
-        return _from_loader(data, batch_size)
+        return _from_loader(data, batch_size, module)
     if type(data) is TensorDataset:  # not what changes its examples when they are read
         data = read_batch(data.tensors)
     if isinstance(data, (tuple, list)):
-        return InMemory(*read_pair(data), batch_size)
+        return InMemory(*read_pair(data, module), batch_size)
+    if isinstance(data, Mapping):
+        return InMemory(*read_batch(data, module), batch_size)
     if isinstance(data, IterableDataset):
-        return _materialise(DataLoader(data, batch_size=batch_size), batch_size)
+        return _materialise(DataLoader(data, batch_size=batch_size), batch_size, module)
     if isinstance(data, Dataset):
-        return _checked(FromDataset(data, batch_size))
+        return _checked(FromDataset(data, batch_size, module=module))
     if all(hasattr(data, name) for name in ("size", "batch_size", "rows")):
         return data
-    if isinstance(data, Mapping):
-        raise CosetError(
-            f"got a dictionary of {', '.join(map(str, data))} as data",
-            "needed a pair (inputs, targets), with several inputs in the order of the network",
-            f"write ({_in_order(data, 'data')})",
-        )
     raise CosetError(
         f"got data of type {type(data).__name__}",
-        "needed a DataLoader, a Dataset or a pair (inputs, targets)",
+        "needed a DataLoader, a Dataset, a pair (inputs, targets) or a dictionary",
     )
 
 
@@ -227,11 +252,12 @@ def as_tensor(part: Any) -> Any:
         ) from error
 
 
-def _from_loader(loader: "DataLoader[Any]", batch_size: int) -> Batches:
+def _from_loader(loader: "DataLoader[Any]", batch_size: int, module: nn.Module | None) -> Batches:
     size, dataset = loader.batch_size or batch_size, loader.dataset
     if isinstance(dataset, IterableDataset) or loader.batch_sampler is None:
-        return _materialise(loader, size)
-    whole = _checked(FromDataset(dataset, size, loader.collate_fn))
+        return _materialise(loader, size, module)
+    workers = {name: getattr(loader, name) for name in _OF_WORKERS if loader.num_workers}
+    whole = _checked(FromDataset(dataset, size, loader.collate_fn, module, workers))
     rows = _chosen(loader)
     if type(dataset) is TensorDataset and loader.collate_fn is default_collate:
         tensors = dataset.tensors
@@ -264,9 +290,9 @@ def _chosen(loader: "DataLoader[Any]") -> list[int] | None:
     return rows
 
 
-def _materialise(loader: "DataLoader[Any]", batch_size: int) -> Batches:
+def _materialise(loader: "DataLoader[Any]", batch_size: int, module: nn.Module | None) -> Batches:
     """A stream has no second pass, so it is kept in memory."""
-    pairs = [read_batch(batch) for batch in loader]
+    pairs = [read_batch(batch, module) for batch in loader]
     if not pairs:
         raise CosetError("got an empty loader", "needed at least one example")
     inputs, targets = zip(*pairs, strict=True)
@@ -289,7 +315,7 @@ def _checked(batches: FromDataset) -> FromDataset:
     return batches
 
 
-def read_pair(data: tuple[Any, ...] | list[Any]) -> Batch:
+def read_pair(data: tuple[Any, ...] | list[Any], module: nn.Module | None = None) -> Batch:
     """A pair of inputs and targets, checked."""
     if len(data) != 2:
         kinds = ", ".join(type(part).__name__ for part in data)
@@ -306,7 +332,7 @@ def read_pair(data: tuple[Any, ...] | list[Any]) -> Batch:
     _require_numbers(targets, "targets")
     if targets.dim() and not len(targets):
         raise CosetError("got an empty data set", "needed at least one example")
-    inputs = read_inputs(data[0])
+    inputs = read_inputs(data[0], module)
     if targets.dim() == 0 or count_rows(inputs) != len(targets):
         raise CosetError(
             f"got inputs of {shapes_of(inputs)} and targets of shape {tuple(targets.shape)}",
@@ -315,19 +341,14 @@ def read_pair(data: tuple[Any, ...] | list[Any]) -> Batch:
     return inputs, targets
 
 
-def read_inputs(inputs: Any) -> Inputs:
-    """Inputs with arrays as tensors, and several as a tuple.
+def read_inputs(inputs: Any, module: nn.Module | None = None) -> Inputs:
+    """Inputs with arrays as tensors, and several as a tuple, in the order of the module.
 
     >>> read_inputs([np.zeros(3), torch.zeros(3)])
     (tensor([0., 0., 0.], dtype=torch.float64), tensor([0., 0., 0.]))
     """
     if isinstance(inputs, Mapping):
-        names = ", ".join(f"inputs[{name!r}]" for name in inputs)
-        raise CosetError(
-            f"got a dictionary of {', '.join(map(str, inputs))} as inputs",
-            "needed a tensor, or a tuple of them in the order in which the network takes them",
-            f"write ({names})",
-        )
+        inputs = named_inputs(inputs, module)
     several = isinstance(inputs, (tuple, list))
     found = tuple(map(as_tensor, inputs)) if several else as_tensor(inputs)
     count_rows(found)
@@ -346,28 +367,11 @@ def _require_numbers(tensor: Tensor, what: str) -> None:
         )
 
 
-def read_batch(batch: Any) -> Batch:
+def read_batch(batch: Any, module: nn.Module | None = None) -> Batch:
     """A batch as a loader yields it: of more than two parts, all but the last are inputs."""
     if isinstance(batch, Mapping):
-        raise CosetError(
-            f"got batches that are dictionaries of {', '.join(map(str, batch))}",
-            "needed inputs in the order in which the network takes them, and targets last",
-            "give a loader that puts them in order, such as\n\n"
-            "    def collate(examples):\n"
-            "        batch = default_collate(examples)  # or what the loader does now\n"
-            f"        return {_in_order(batch, 'batch')}\n\n"
-            "    DataLoader(dataset, batch_size=…, collate_fn=collate)\n",
-        )
+        return read_pair(named_pair(batch, module))
     if isinstance(batch, Tensor) or not isinstance(batch, Iterable):
         raise CosetError(f"got batches of type {type(batch).__name__}", "needed inputs and targets")
     parts = tuple(batch)
-    return read_pair(parts if len(parts) <= 2 else (parts[:-1], parts[-1]))
-
-
-def _in_order(names: Iterable[Any], of: str) -> str:
-    """How to write named inputs and targets as a pair."""
-    listed = list(names)
-    target = next((name for name in _TARGETS if name in listed), listed[-1] if listed else "…")
-    inputs = [f"{of}[{name!r}]" for name in listed if name != target] or [f"{of}[…]"]
-    first = f"({', '.join(inputs)})" if len(inputs) > 1 else inputs[0]
-    return f"{first}, {of}[{target!r}]"
+    return read_pair(parts if len(parts) <= 2 else (parts[:-1], parts[-1]), module)

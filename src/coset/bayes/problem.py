@@ -59,7 +59,7 @@ class Problem:
         >>> problem.train.size, problem.network.layout.size
         (5, 9)
         """
-        batches = as_batches(train)
+        batches = as_batches(train, module=module)
         prior = GaussianPrior() if prior is None else prior
         problem = cls(functionalise(module), likelihood, prior, batches)
         problem.check()

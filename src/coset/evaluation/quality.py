@@ -124,7 +124,7 @@ def posterior_quality_table(
         raise CosetError("got no posteriors", "needed at least one", "pass {name: predictor}")
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     first = next(iter(posteriors.values()))
-    few = take_rows(next(batches(test))[0], slice(_EXAMPLES))
+    few = take_rows(next(batches(test, first.network.module))[0], slice(_EXAMPLES))
     target = _drawn(reference, first, draws, generator, few)
     if target is None:
         raise CosetError(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from coset.bayes.batches import Batches, Data, InMemory, as_batches, repeatable_rows
 from coset.bayes.defaults import count_targets, link_of, weight_of
-from coset.bayes.likelihood import Likelihood
+from coset.bayes.likelihood import Likelihood, LinkName
 from coset.bayes.prior import GaussianPrior
 from coset.bayes.problem import Problem
 from coset.curvature.tangent import Tangent
@@ -24,6 +24,7 @@ from coset.posterior.families import Posterior
 from coset.posterior.gaussian import Gaussian
 from coset.posterior.linearised import Linearised, affordable
 from coset.posterior.links import Link
+from coset.posterior.predict import Predictions
 from coset.posterior.tangent_samples import TangentSamples
 
 _GAP = 0.08
@@ -205,8 +206,9 @@ def _too_wide(
         found = _sureness(problem.likelihood, outputs, predictions.mean, targets)
         if found.gap > _TOO_WIDE:
             told = f"predictions of training data are {found}"
-    elif link == "linear" and predictions.variance is not None:
+    elif _is_of_means(link, predictions):
         assert predictions.covariance is not None
+        assert predictions.variance is not None
         added = predictions.covariance.diagonal(dim1=1, dim2=2).movedim(-1, 1)
         ratio = float(added.sum() / (predictions.variance - added).sum())
         if ratio > _WIDER:
@@ -222,6 +224,14 @@ def _too_wide(
     ]
 
 
+def _is_of_means(link: LinkName, predictions: Predictions) -> bool:
+    """Whether outputs are means of targets and nothing else, such as noise by input."""
+    covariance, variance = predictions.covariance, predictions.variance
+    if link != "linear" or covariance is None or variance is None:
+        return False
+    return covariance.shape[1] == variance.shape[1]
+
+
 def switched_off_warning(names: Sequence[str], count: int) -> list[str]:
     """Some of so many groups whose precisions grew without end.
 
@@ -229,14 +239,26 @@ def switched_off_warning(names: Sequence[str], count: int) -> list[str]:
     1 of 3 groups switched off (the data say nothing of them): head; their weights count as known
     exactly, which is right for dead units. If they are not dead, or are many, let them share a
     precision: ByEvidence(groups='layer') or 'single'
+    >>> print(switched_off_warning(["head"], 1)[0])
+    1 of 1 groups switched off (the data say nothing of them): head; there are no error bars: the
+    evidence finds nothing that inputs tell of targets. Train the network, or check that inputs and
+    targets belong together
     """
     if not names:
         return []
     listed = ", ".join(names[:4]) + (" …" if len(names) > 4 else "")
-    return [
-        f"{len(names)} of {count} groups switched off (the data say nothing of them): {listed}; "
+    advice = (
         "their weights count as known exactly, which is right for dead units. If they are not "
         "dead, or are many, let them share a precision: ByEvidence(groups='layer') or 'single'"
+    )
+    if len(names) == count:
+        advice = (
+            "there are no error bars: the evidence finds nothing that inputs tell of targets. "
+            "Train the network, or check that inputs and targets belong together"
+        )
+    return [
+        f"{len(names)} of {count} groups switched off (the data say nothing of them): {listed}; "
+        f"{advice}"
     ]
 
 

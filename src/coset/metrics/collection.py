@@ -1,15 +1,16 @@
 """What ``evaluate`` keeps of a test set while it predicts it batch by batch."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from coset.bayes.batches import as_tensor, read_batch, read_inputs, read_pair
+from coset.bayes.named import has_target
 from coset.errors import CosetError
 from coset.metrics.bootstrap import bootstrap_of_sums, bootstrap_standard_error
 from coset.metrics.catalogue import Metric
@@ -257,8 +258,12 @@ def one_by_one(
         yield part, targets[row]
 
 
-def batches(data: Data) -> Iterator[tuple[Inputs, Tensor | None]]:
+def batches(data: Data, module: nn.Module | None = None) -> Iterator[tuple[Inputs, Tensor | None]]:
     """Inputs and targets, a batch at a time; targets are None where the data have inputs only.
+
+    Args:
+        data: What is read.
+        module: Whose ``forward`` says in which order it takes the inputs of dictionaries.
 
     >>> [len(inputs) for inputs, _ in batches(torch.zeros(700, 2))]
     [512, 188]
@@ -267,7 +272,10 @@ def batches(data: Data) -> Iterator[tuple[Inputs, Tensor | None]]:
     if isinstance(data, Tensor):
         yield from ((part, None) for part in data.split(_rows_of(data)) if len(part))
     elif isinstance(data, tuple):
-        yield from _tuple_batches(data)
+        yield from _tuple_batches(data, module)
+    elif isinstance(data, Mapping):
+        inputs, targets = _read(data, module)
+        yield from _tuple_batches((inputs,) if targets is None else (inputs, targets), module)
     else:
         # a loader draws a seed for its workers: not from the generator of the user
         loader: Iterable[object] = (
@@ -276,7 +284,7 @@ def batches(data: Data) -> Iterator[tuple[Inputs, Tensor | None]]:
             else data
         )
         for batch in loader:
-            yield _read(batch)
+            yield _read(batch, module)
 
 
 def _rows_of(inputs: object) -> int:
@@ -294,25 +302,29 @@ def _rows_of(inputs: object) -> int:
 def _rows_of_examples(data: Dataset[object]) -> int:
     with own_randomness(0):  # which a data set that augments would draw from
         first = as_tensor(data[0])
-    while isinstance(first, list | tuple) and first:
-        first = as_tensor(first[0])
+    while isinstance(first, list | tuple | Mapping) and first:
+        first = as_tensor(next(iter(first.values())) if isinstance(first, Mapping) else first[0])
     return _rows_of(first.unsqueeze(0) if isinstance(first, Tensor) else None)
 
 
-def _tuple_batches(data: tuple[object, ...]) -> Iterator[tuple[Inputs, Tensor | None]]:
+def _tuple_batches(
+    data: tuple[object, ...], module: nn.Module | None
+) -> Iterator[tuple[Inputs, Tensor | None]]:
     if len(data) == 1:
-        alone = read_inputs(data[0])
+        alone = read_inputs(data[0], module)
         yield from ((part, None) for part in split_rows(alone, _rows_of(alone)))
         return
-    inputs, targets = read_pair(data)
+    inputs, targets = read_pair(data, module)
     rows = _rows_of(inputs)
     yield from zip(split_rows(inputs, rows), targets.split(rows), strict=True)
 
 
-def _read(batch: object) -> tuple[Inputs, Tensor | None]:
+def _read(batch: object, module: nn.Module | None) -> tuple[Inputs, Tensor | None]:
     batch = as_tensor(batch)
+    if isinstance(batch, Mapping) and not has_target(batch):
+        return read_inputs(batch, module), None
     if isinstance(batch, Tensor):
         return batch, None
     if isinstance(batch, list | tuple) and len(batch) == 1:
-        return read_inputs(batch[0]), None
-    return read_batch(batch)
+        return read_inputs(batch[0], module), None
+    return read_batch(batch, module)

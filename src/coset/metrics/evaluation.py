@@ -1,12 +1,12 @@
 """Evaluate a predictor: predictions once, then every metric that fits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from coset.bayes.batches import as_tensor
 from coset.bayes.defaults import gives_probabilities, link_of, weight_of
@@ -22,6 +22,7 @@ from coset.metrics.collection import (
     one_by_one,
     readings,
 )
+from coset.vocabulary import Inputs
 
 Predict: TypeAlias = Callable[[Any], PredictionsLike]
 Score: TypeAlias = Callable[[PredictionsLike], Tensor]
@@ -78,6 +79,7 @@ def evaluate(
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     with torch.no_grad():
         likelihood = getattr(predictor, "likelihood", None)
+        module = getattr(getattr(predictor, "network", None), "module", None)
         predict = predictor if rule is None else partial(predictor, rule=rule)  # type: ignore[call-arg]
         collected = collect(
             predict,
@@ -86,6 +88,7 @@ def evaluate(
             metrics,
             score,
             likelihood=likelihood,
+            module=module,
             resampled=standard_error is not None,
         )
     return collected.results(standard_error, generator)
@@ -99,12 +102,13 @@ def collect(
     score: Score | None,
     *,
     likelihood: Likelihood | None,
+    module: nn.Module | None = None,
     resampled: bool = True,
 ) -> Collected:
     """Predict the test set, then the outliers, and keep what the metrics read."""
     yes_or_no = None
     collected = None
-    for inputs, targets in batches(_as_pair(test)):
+    for inputs, targets in batches(_as_pair(test), module):
         if targets is None:
             raise CosetError(
                 "test has inputs only", "needed inputs and targets", "give the pair of both"
@@ -138,7 +142,7 @@ def collect(
             "check the data or loader",
         )
     if outliers is not None:
-        _add_outliers(collected, predictor, outliers, score)
+        _add_outliers(collected, predictor, batches(outliers, module), score)
     return collected
 
 
@@ -178,11 +182,16 @@ def _offered_by(outliers: Data | None, dense: bool, members: bool) -> set[str]:
     return {"outlier_scores", "outlier_members", "outlier_log_weights"}
 
 
-def _add_outliers(collected: Collected, predictor: Predict, outliers: Data, score: Score) -> None:
+def _add_outliers(
+    collected: Collected,
+    predictor: Predict,
+    outliers: Iterable[tuple[Inputs, Tensor | None]],
+    score: Score,
+) -> None:
     """Predict the outliers, if a metric reads anything of them."""
     read = {name for row in collected.metrics for name in row.reads if name.startswith("outlier")}
     empty = True
-    for inputs, mask in batches(outliers) if read else ():
+    for inputs, mask in outliers if read else ():
         predictions = _predicted(predictor, inputs)
         if mask is not None and mask.dtype == torch.bool and mask.ndim > 1:
             if empty:  # pixels are told from pixels of the same pictures

@@ -130,7 +130,7 @@ class Laplace:
         """The same with held-out data that are read and checked, before any work."""
         if self.tuning is None or self.tuning.validation is None:
             return self
-        held_out = as_batches(self.tuning.validation)
+        held_out = as_batches(self.tuning.validation, module=problem.network.module)
         replace(problem, train=held_out).check()
         return replace(self, tuning=replace(self.tuning, validation=held_out))
 

@@ -131,7 +131,7 @@ def training_record(
     """The record of a training of some kind from these beginnings."""
 
     def settings() -> Mapping[str, Any]:
-        held_out = recipe.held_out()
+        held_out = recipe.held_out(problem.network)
         return {
             "kind": kind,
             "recipe": described(replace(recipe, validation=None)),
@@ -146,7 +146,7 @@ def training_record(
 def check_data(problem: Problem, recipe: Recipe) -> None:
     """Refuses data, for training or held out, that do not fit the network."""
     problem.check()
-    held_out = recipe.held_out()
+    held_out = recipe.held_out(problem.network)
     if held_out is not None:
         replace(problem, train=held_out).check()
 
@@ -215,7 +215,7 @@ def _begin(
         log_prob = partial(half_squares, likelihood=problem.likelihood)
     watched = alone and all(tensor.is_cpu for tensor in weights.values())
     objective = Objective(network, log_prob, Draws() if watched else None)
-    validation = recipe.held_out()
+    validation = recipe.held_out(network)
     first = problem.train.rows(torch.arange(min(2, problem.train.size)).expand(len(seeds), -1))
     evaluate = choose(objective, weights, first)
     steps = recipe.passes(problem.train.size) * recipe.batches(problem.train.size)

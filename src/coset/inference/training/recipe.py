@@ -9,6 +9,7 @@ from coset.inference.training.optimisers import Adam, Optimiser
 from coset.inference.training.schedules import Cosine, Schedule
 from coset.inference.training.snapshots import Fork, Snapshots
 from coset.vocabulary import Weights
+from coset.weights.network import Network
 
 _STEPS = 2000
 _EPOCHS = 10
@@ -83,9 +84,11 @@ class Recipe:
                 f"needed fewer than the {passes * self.batches(size)} steps of their training",
             )
 
-    def held_out(self) -> Batches | None:
-        """The validation data as batches."""
-        return None if self.validation is None else as_batches(self.validation)
+    def held_out(self, network: Network) -> Batches | None:
+        """The validation data as batches of a network."""
+        if self.validation is None:
+            return None
+        return as_batches(self.validation, module=network.module)
 
 
 def forked(recipe: Recipe, starts: Weights, steps: int, seed: int) -> tuple[Recipe, Weights]:
