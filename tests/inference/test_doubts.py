@@ -77,9 +77,10 @@ def test_yes_and_no_are_looked_at_too():
         nn.functional.binary_cross_entropy_with_logits(module(inputs), targets).backward()
         optimiser.step()
     options = {"method": Laplace(tuning=None), "likelihood": Bernoulli()}
-    assert "tuning=None" in warnings_of(module, (inputs, targets), **options)
-    strong = GaussianPrior(1000.0)
-    assert "tuning=None" not in warnings_of(module, (inputs, targets), prior=strong, **options)
+    for precision, expected in ((0.01, True), (1000.0, False)):
+        prior = GaussianPrior(precision)
+        told = warnings_of(module, (inputs, targets), prior=prior, **options)
+        assert ("tuning=None" in told) is expected
 
 
 def test_a_regression_whose_weights_add_far_more_than_the_noise_is_named():

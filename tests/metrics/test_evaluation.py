@@ -337,7 +337,7 @@ def test_dense_tasks_refuse_metrics_that_need_all_pixels(segmenter):
         (lambda x, y: {"test": []}, "test is empty"),
         (lambda x, y: {"test": x}, "inputs only"),
         (lambda x, y: {"test": (x, y, y)}, "got 3 parts"),
-        (lambda x, y: {"test": [{"x": x}]}, "batches that are dictionaries of x"),
+        (lambda x, y: {"test": [{"x": x}]}, "got a dictionary of x as inputs"),
         (lambda x, y: {"test": (x, y + 1)}, "needed class indices"),
         (lambda x, y: {"outliers": x[:0]}, "outliers is empty"),
         (lambda x, y: {"outliers": x, "score": "entropy"}, "got score='entropy'"),
