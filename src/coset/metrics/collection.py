@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from coset.bayes.batches import as_tensor, read_batch, read_inputs, read_pair
 from coset.bayes.named import has_target
@@ -300,6 +300,8 @@ def _rows_of(inputs: object) -> int:
 
 
 def _rows_of_examples(data: Dataset[object]) -> int:
+    if isinstance(data, IterableDataset):  # a stream has no first example to look at
+        return BATCH
     with own_randomness(0):  # which a data set that augments would draw from
         first = as_tensor(data[0])
     while isinstance(first, list | tuple | Mapping) and first:
