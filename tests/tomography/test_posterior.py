@@ -44,6 +44,25 @@ def test_mean_and_covariance_in_weights(setting):
     torch.testing.assert_close(posterior.mean, mean, rtol=1e-6, atol=1e-8)
 
 
+def test_the_variance_is_of_noise_and_of_what_is_not_seen(setting):
+    """The part of the noise is the spread of the mean when readings are drawn again."""
+    _, pixels, rows, observed, problem, scales, posterior = setting
+    halves = [cholesky(each) for each in scales.covariances()]
+    shown = torch.cat(
+        [(p.double() @ half).flatten(1) for p, half in zip(pixels, halves, strict=True)], 1
+    )
+    seen = torch.cat(
+        [(r.double() @ half).flatten(1) for r, half in zip(rows, halves, strict=True)], 1
+    )
+    gain = shown @ seen.T @ torch.linalg.inv(problem.covariance(scales))
+    projector = torch.from_numpy(observed.operator.matrix.toarray())
+    left = torch.eye(100).double() - gain @ projector
+    unseen = (left @ shown @ shown.T @ left.T).diagonal()
+    noise = (gain * problem.noise_variances(scales) @ gain.T).diagonal()
+    torch.testing.assert_close(posterior.from_noise, noise, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(posterior.variance, noise + unseen, rtol=1e-5, atol=1e-8)
+
+
 def test_samples_have_the_exact_moments(setting):
     """16,384 draws: means within 5 standard errors, variances within 5 √(2/m) (1 in 10⁴ seeds)."""
     *_, posterior = setting

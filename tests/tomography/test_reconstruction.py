@@ -49,6 +49,11 @@ def test_an_image_with_error_bars(made, result):
     assert "Exact" in result.path
 
 
+def test_the_share_of_the_prior_is_a_share(result):
+    assert result.from_prior.shape == result.image.shape
+    assert 0 <= float(result.from_prior.min()) < float(result.from_prior.max()) <= 1
+
+
 def test_equal_seeds_give_equal_numbers(made, result):
     again = quickly(made.readings, samples=200)
     assert torch.equal(again.image, result.image)

@@ -119,6 +119,15 @@ def _images(result: Reconstruction, truth: Tensor | None) -> Section:
         shown.append(ImageMap(error, "error, same scale", 0.0, top, "heat"))
         text += " The map of the error should look like a draw with that standard deviation."
     figures.append(Figure(image_maps(shown, name="images"), ""))
+    if result.from_prior is not None:
+        share = ImageMap(result.from_prior, "share of the prior", 0.0, 1.0, "heat")
+        figures.append(
+            Figure(
+                image_maps([share], name="shares"),
+                "Which part of a pixel's variance is of what the readings do not see, so that the "
+                "prior alone answers; the rest is noise of the readings.",
+            )
+        )
     if len(result.samples) >= 2:
         draws = [
             ImageMap(each, f"sample {index}", low, high)

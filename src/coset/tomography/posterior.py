@@ -2,6 +2,9 @@
 
 ``h ~ N(f - J θ~ + K_fy K⁻¹ r,  K_ff - K_fy K⁻¹ K_yf)``.  A sample of the prior becomes one of the
 posterior by ``h = h₀ + K_fy K⁻¹ (r + noise - A h₀)``.
+
+Its variance has two parts: what noise of the readings does to the mean, and what the readings do
+not see, which the prior alone answers (Rodgers 2000).
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,18 +29,21 @@ class ImagePosterior:
         variance: Of every pixel.
         samples: Draws.
         covariance: Of all pixels, where there are few.
+        from_noise: The part of the variance that noise of the readings makes, where it is known.
     """
 
     mean: Float[Tensor, " pixels"]
     variance: Float[Tensor, " pixels"]
     samples: Float[Tensor, "m pixels"]
     covariance: Float[Tensor, "pixels pixels"] | None
+    from_noise: Float[Tensor, " pixels"] | None = None
 
     def scaled(self, unit: float) -> "ImagePosterior":
         """The same images in another unit."""
         covariance = None if self.covariance is None else unit**2 * self.covariance
+        from_noise = None if self.from_noise is None else unit**2 * self.from_noise
         return ImagePosterior(
-            unit * self.mean, unit**2 * self.variance, unit * self.samples, covariance
+            unit * self.mean, unit**2 * self.variance, unit * self.samples, covariance, from_noise
         )
 
 
@@ -84,6 +90,10 @@ def exact_posterior(
     before = features.fitted.image.double().flatten() - torch.cat(changes)
     mean = before + between @ torch.cholesky_solve(problem.residual[:, None], factor)[:, 0]
     half = torch.linalg.solve_triangular(factor, between.mT, upper=False)
+    noise = problem.noise_variances(scales)
+    # with the gain G = K_fy K⁻¹ the covariance is (1 - G A) K_ff (1 - G A)ᵀ + G noise Gᵀ
+    gain = torch.linalg.solve_triangular(factor.mT, half, upper=True)
+    from_noise = noise @ gain.square()
     variance = torch.cat(own) - half.square().sum(0)
     covariance = None
     if dense:
@@ -92,10 +102,10 @@ def exact_posterior(
     # Matheron's rule about the mean: the residual's own share is in the mean already
     prior = torch.cat(draws)
     errors = torch.randn(len(factor), samples, generator=generator, dtype=torch.float64)
-    errors *= problem.noise_variances(scales).sqrt()[:, None]
+    errors *= noise.sqrt()[:, None]
     gap = errors - operator.forward(prior.mT).mT
     drawn = mean[:, None] + prior + between @ torch.cholesky_solve(gap, factor)
-    return ImagePosterior(mean, variance.clamp_min(0), drawn.mT, covariance)
+    return ImagePosterior(mean, variance.clamp_min(0), drawn.mT, covariance, from_noise)
 
 
 def _lower(covariance: Float[Tensor, "taps taps"]) -> Float[Tensor, "taps taps"]:

@@ -20,6 +20,7 @@ from coset.tomography.deep_image_prior import DeepImagePrior, Fitted, fit_images
 from coset.tomography.evidence import Tuned, tune
 from coset.tomography.linear_model import linear_model
 from coset.tomography.observed import Noise, observe
+from coset.tomography.posterior import ImagePosterior
 from coset.tomography.priors import ImagePrior, NormalisedFeatures, TotalVariationInformed
 from coset.tomography.scans import Scan
 from coset.vocabulary import Progress
@@ -38,6 +39,8 @@ class Reconstruction:
         log_evidence: Of the readings under the linearised model; of those that the scales were
             tuned on, where there are too many for exact algebra.
         covariance: Of all pixels, row by row, where memory allows.
+        from_prior: For every pixel the share of its variance that is of what the readings do not
+            see; the rest is their noise.  ``None`` where there is no closed form.
         network_image: The image of the fitted network, before linearising it.
         network: The fitted network.
         tuned: Scales of the prior and how they were found.
@@ -56,6 +59,7 @@ class Reconstruction:
     tuned: Tuned
     path: str
     warnings: tuple[str, ...] = ()
+    from_prior: Float[Tensor, "size size"] | None = None
 
     def region(self, inside: Bool[Tensor, "size size"]) -> tuple[float, float]:
         """Mean and standard deviation of the mean over a region.
@@ -203,6 +207,7 @@ def _reconstructed(
         noise=noise,
         log_evidence=tuned.log_evidence - len(problem.residual) * math.log(unit),
         covariance=None if found.covariance is None else found.covariance.to(grid.dtype),
+        from_prior=None if found.from_noise is None else picture(_from_prior(found)),
         network_image=picture(unit * fitted.image.flatten()),
         network=fitted,
         tuned=tuned,
@@ -211,3 +216,9 @@ def _reconstructed(
             grid, scan, noise, residual=math.sqrt(fitted.misfit / observed.level)
         ),
     )
+
+
+def _from_prior(posterior: ImagePosterior) -> Float[Tensor, " pixels"]:
+    assert posterior.from_noise is not None
+    tiny = torch.finfo(posterior.variance.dtype).tiny
+    return (1 - posterior.from_noise / posterior.variance.clamp_min(tiny)).clamp(0, 1)
