@@ -1,6 +1,7 @@
 """Every study at its smallest scale: what its cells give, and that its controls can be believed."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,12 +14,15 @@ from coset.studies import names, run
 from coset.studies.cells.data import checksum, pictures
 from coset.studies.cells.deep_image_prior import draw_between, variation_chain
 from coset.studies.cells.marginal_likelihood import curve
-from coset.studies.cells.networks import along_training, problem_of, trained
+from coset.studies.cells.networks import accuracies, along_training, module_of, problem_of, trained
 from coset.studies.exhibits import charts_of, explored_by, rows_of
+from coset.studies.records import Record
 from coset.studies.registry import study_named
 from coset.studies.settings import DESCENT, DIGITS, OPTUNETS
-from coset.studies.study import Exhibit, ExplorerExhibit, TableExhibit
+from coset.studies.study import Claim, Exhibit, ExplorerExhibit, TableExhibit
+from coset.studies.verdicts import values_by_seed
 from coset.zoo import populate, read_recipe
+from coset.zoo.recipe import Drop, Keep
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +134,36 @@ def test_a_zoo_that_is_there_is_shared_out_over_the_seeds(tmp_path, monkeypatch)
     (tmp_path / "run").mkdir()
     own = trained(facts, seed=1, folder=tmp_path / "run")
     assert torch.equal(own[name], found[1][name])
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_networks_of_a_zoo_see_pictures_as_in_their_training(tmp_path, monkeypatch):
+    recipe = read_recipe(OPTUNETS["zoo"])
+    quick = replace(recipe, training=replace(recipe.training, epochs=1), keep=Keep(()), drop=Drop())
+    data = replace(quick.data, train=500, test=1000)
+    zoo = populate(replace(quick, data=data), tmp_path / "zoo", 2, engine=Serial())
+    monkeypatch.setenv("COSET_ZOO", str(tmp_path / "zoo"))
+    facts = OPTUNETS | {"test": 1000, "members": 2}
+    found = accuracies(module_of(facts), trained(facts, seed=0, folder=tmp_path), pictures(facts))
+    told = [member.metrics["accuracy"] for member in zoo.members]
+    assert found.tolist() == pytest.approx(told, abs=1e-6)
+
+
+def test_a_cell_that_looks_for_a_cause_is_judged_and_shown_apart():
+    plain, cause = ({"data": "digits"}, {"data": "digits", "cause": "rate"})
+    claim = Claim("c", "s", "p", "w", "q", cells={"data": "digits"})
+    records = [
+        Record("s", "c", "tiny", seed, {"q": value}, 0.0, 0, 1, {}, 1, "", (), facts)
+        for facts, value in ((plain, 1.0), (cause, 5.0))
+        for seed in range(3)
+    ]
+    assert values_by_seed(claim, records) == [1.0, 1.0, 1.0]
+    assert values_by_seed(replace(claim, cells={"cause": "rate"}), records) == [5.0, 5.0, 5.0]
+    table = TableExhibit(
+        "t", "t", "", (("all", "", {}), ("rate", "", {"cause": "rate"})), (("q", "q"),)
+    )
+    assert rows_of(table, records) == [["all", "1 ± 0"], ["rate", "5 ± 0"]]
 
 
 def test_pixels_between_neighbours_follow_their_density():

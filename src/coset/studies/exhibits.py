@@ -7,7 +7,7 @@ from typing import Any
 
 from coset.report.charts import Chart, Curve
 from coset.studies.records import Record
-from coset.studies.study import Exhibit, ExplorerExhibit, Panel, Parameters, Series, TableExhibit
+from coset.studies.study import Exhibit, ExplorerExhibit, Panel, Series, TableExhibit
 
 _DASH = "–"
 
@@ -44,7 +44,7 @@ def shown_by(exhibit: Exhibit, records: Sequence[Record]) -> list[str]:
             record.name
             for record in records
             for where, name in wanted
-            if _fits(record, where) and record.look_up(name) is not None
+            if record.fits(where) and record.look_up(name) is not None
         }
     )
 
@@ -55,23 +55,18 @@ def explored_by(exhibit: ExplorerExhibit, records: Sequence[Record]) -> Record |
         (
             record
             for record in sorted(records, key=lambda record: record.seed)
-            if _fits(record, exhibit.cells)
+            if record.fits(exhibit.cells)
             and all(record.values.get(name) is not None for name in exhibit.quantities)
         ),
         None,
     )
 
 
-def _fits(record: Record, where: Parameters) -> bool:
-    known = {**record.parameters, "seed": record.seed}
-    return all(known.get(name) == value for name, value in where.items())
-
-
 def _curve(panel: Panel, series: Series, records: Sequence[Record]) -> Curve | None:
     mine = [
         record
         for record in records
-        if _fits(record, series.cells)
+        if record.fits(series.cells)
         and record.look_up(series.x) is not None
         and (not series.y or record.look_up(series.y) is not None)
     ]
@@ -163,7 +158,7 @@ def rows_of(exhibit: TableExhibit, records: Sequence[Record]) -> list[list[str]]
     """Mean and standard error over the seeds for each row and column that has numbers."""
     rows = []
     for label, key, where in exhibit.rows:
-        mine = [record for record in records if _fits(record, where)]
+        mine = [record for record in records if record.fits(where)]
         cells = [
             _shown([record.values.get(name.format(row=key)) for record in mine])
             for _, name in exhibit.columns

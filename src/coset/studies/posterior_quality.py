@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from coset.studies.settings import DIGITS, LAURENT
+from coset.studies.settings import DIGITS, LAURENT, PERCEPTRONS
 from coset.studies.study import (
     Cell,
     Claim,
@@ -65,20 +65,6 @@ def _cells(
     )
 
 
-_SMALL: dict[str, Any] = {
-    "data": "mnist",
-    "train": 1000,
-    "test": 1000,
-    "side": 14,
-    "network": "mlp",
-    "hidden": [16],
-    "optimiser": "adam",
-    "rate": 0.01,
-    "batch": 64,
-    "decay": 2e-4,
-    "epochs": 15,
-}
-
 STUDY = Study(
     name="posterior-quality",
     title="Posterior quality: many modes look like the posterior, one mode and short chains do not",
@@ -110,7 +96,7 @@ STUDY = Study(
             seconds=(5.0, 3.0, 3.0),
         ),
         "small": _cells(
-            _SMALL, members=100, modes=5, chain=150, toys=1500, seconds=(8.0, 20.0, 8.0)
+            PERCEPTRONS, members=100, modes=5, chain=150, toys=1500, seconds=(8.0, 20.0, 8.0)
         ),
         "paper": _cells(
             {"data": "cifar100", "network": "resnet18", "zoo": "checkpoints/cifar100-resnet18"},

@@ -36,9 +36,11 @@ _ROWS = (
 _KEPT = [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.01]
 
 
-def _cells(base: Parameters, *, draws: int, members: int, seconds: float) -> tuple[Cell, ...]:
+def _cells(
+    base: Parameters, *, draws: int, members: int, seconds: float, name: str = "compact"
+) -> tuple[Cell, ...]:
     facts: dict[str, Any] = {"draws": draws, "members": members, "kept": _KEPT}
-    return (Cell("compact", {**base, **facts}, seconds),)
+    return (Cell(name, {**base, **facts}, seconds),)
 
 
 _DIGITS: dict[str, Any] = {
@@ -50,6 +52,19 @@ _DIGITS: dict[str, Any] = {
     "rate": 0.01,
     "epochs": 20,
     "batch": 32,
+}
+
+_MNIST: dict[str, Any] = {
+    "data": "mnist",
+    "train": 1000,
+    "test": 1000,
+    "network": "mlp",
+    "hidden": [24],
+    "precision": 1.0,
+    "optimiser": "adam",
+    "rate": 0.01,
+    "epochs": 30,
+    "batch": 64,
 }
 
 STUDY = Study(
@@ -71,22 +86,17 @@ STUDY = Study(
         ),
         "demo": _cells(_DIGITS | {"train": 500}, draws=100, members=10, seconds=20.0),
         "small": _cells(
-            {
-                "data": "mnist",
-                "train": 1000,
-                "test": 1000,
-                "side": 10,
-                "network": "mlp",
-                "hidden": [24],
-                "precision": 1.0,
-                "optimiser": "adam",
-                "rate": 0.01,
-                "epochs": 30,
-                "batch": 64,
-            },
+            _MNIST | {"side": 10},
             draws=200,
             members=20,
-            seconds=60.0,
+            seconds=40.0,
+        )
+        + _cells(
+            _MNIST | {"side": 28, "cause": "blank pixels"},
+            draws=100,
+            members=20,
+            seconds=80.0,
+            name="cause",
         ),
         "paper": _cells(
             {"data": "mnist", "network": "mlp", "hidden": [512], "precision": 1.0},
@@ -280,6 +290,32 @@ STUDY = Study(
                 ),
             ),
             _PRUNING,
+        ),
+        Exhibit(
+            "cause",
+            "Why does pruning by the lowest sigma fail here?",
+            "Looked for: blank pixels. Left: pictures of 10×10 pixels, of which few are blank. "
+            "Right: 28×28 pixels as in the paper, of which many are blank in every picture, so "
+            "that their weights keep the prior's standard deviation and go first.",
+            tuple(
+                Panel(
+                    "lines",
+                    (
+                        Series("HMC mean, sigma", "kept", "pruned_hmc_sigma", where),
+                        Series("HMC mean, |mean|/sigma", "kept", "pruned_hmc_signal", where),
+                        Series("member, moved first", "kept", "pruned_member_moved", where),
+                    ),
+                    title,
+                    "fraction of the weights kept",
+                    "test accuracy",
+                    limits=(0.0, 1.0),
+                )
+                for title, where in (
+                    ("10×10 pixels", {"side": 10}),
+                    ("28×28 pixels", {"cause": "blank pixels"}),
+                )
+            ),
+            "figure 5",
         ),
     ),
 )

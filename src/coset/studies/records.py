@@ -10,6 +10,7 @@ from typing import Any
 
 from coset.errors import CosetError
 from coset.files import read_bytes, write_text
+from coset.studies.study import Parameters, fits
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,10 @@ class Record:
         """The name of its file in the folder of its study."""
         plain = "".join(c if c.isalnum() else "-" for c in self.cell)
         return f"{plain[:60]}-seed{self.seed}-{self.key}.json"
+
+    def fits(self, where: Parameters) -> bool:
+        """Whether its seed and the parameters of its cell have these values; see :func:`fits`."""
+        return fits({**self.parameters, "seed": self.seed}, where)
 
     def look_up(self, name: str) -> Any:
         """A value, or else a parameter of the cell; None where there is neither."""

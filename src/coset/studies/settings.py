@@ -21,9 +21,25 @@ DIGITS: dict[str, Any] = {
 DESCENT: dict[str, Any] = DIGITS | {"optimiser": "sgd", "rate": 0.1}
 """The same by plain gradient descent, whose only state is the weights."""
 
+PERCEPTRONS: dict[str, Any] = {
+    "data": "mnist",
+    "train": 1000,
+    "test": 1000,
+    "side": 14,
+    "network": "mlp",
+    "hidden": [16],
+    "optimiser": "adam",
+    "rate": 0.01,
+    "batch": 64,
+    "decay": 2e-4,
+    "epochs": 15,
+}
+"""Small perceptrons on MNIST, trained to the end."""
+
 OPTUNETS: dict[str, Any] = {
     "data": "mnist",
     "train": 64,
+    "standardise": True,
     "network": "optunet",
     "zoo": "optunet-mnist-small",
     "zoo_steps": 1500,

@@ -34,12 +34,25 @@ class Cell:
     seconds: float = 1.0
 
     def fits(self, where: Parameters) -> bool:
-        """Whether all named parameters have these values.
+        """Whether all named parameters have these values."""
+        return fits(self.parameters, where)
 
-        >>> Cell("a", {"k": 1, "data": "digits"}).fits({"k": 1})
-        True
-        """
-        return all(self.parameters.get(name) == value for name, value in where.items())
+
+def fits(parameters: Parameters, where: Parameters) -> bool:
+    """Whether all named parameters have these values.
+
+    A cell whose parameters name a ``cause`` looks for the cause of a claim that was not reproduced:
+    it is judged and shown only where the cause is asked for.
+
+    >>> fits({"k": 1, "data": "digits"}, {"k": 1})
+    True
+    >>> looking = {"k": 1, "cause": "rate"}
+    >>> fits(looking, {"k": 1}), fits(looking, {"cause": "rate"})
+    (False, True)
+    """
+    if "cause" in parameters and "cause" not in where:
+        return False
+    return all(parameters.get(name) == value for name, value in where.items())
 
 
 @dataclass(frozen=True)

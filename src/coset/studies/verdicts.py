@@ -126,7 +126,7 @@ def values_by_seed(claim: Claim, records: Sequence[Record]) -> list[float]:
     found: dict[int, list[float]] = {}
     lost = set()
     for record in records:
-        if claim.quantity not in record.values or not _fits(claim, record):
+        if claim.quantity not in record.values or not record.fits(claim.cells):
             continue
         value = record.values[claim.quantity]
         if isinstance(value, int | float):
@@ -134,10 +134,6 @@ def values_by_seed(claim: Claim, records: Sequence[Record]) -> list[float]:
         else:
             lost.add(record.seed)
     return [math.fsum(v) / len(v) for seed, v in sorted(found.items()) if seed not in lost]
-
-
-def _fits(claim: Claim, record: Record) -> bool:
-    return all(record.parameters.get(name) == value for name, value in claim.cells.items())
 
 
 def interval_of(values: Sequence[float]) -> tuple[float, float] | None:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from coset.data import Dataset, digits, fit_images, holding_out, load, outliers_for
+from coset.data import Dataset, digits, fit_images, holding_out, load, outliers_for, standardise
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,12 @@ class Pictures:
 
 
 def pictures(parameters: Mapping[str, Any]) -> Pictures:
-    """What ``data``, ``train``, ``test``, ``outliers``, ``side`` and ``held_out`` name.
+    """What ``data``, ``train``, ``test``, ``outliers``, ``side`` and the like name.
 
     ``data``: a picture set; ``train``, ``test``: how many from the front, all if missing;
     ``side``: pixels a side, if not the set's own; ``outliers``: another set, or the classes of
-    ``held_out``, which are left out of training.
+    ``held_out``, which are left out of training; ``standardise``: whether all are brought to the
+    mean 0 and standard deviation 1 of the whole training set, as zoos do.
     """
     return _pictures(
         str(parameters["data"]),
@@ -37,6 +38,7 @@ def pictures(parameters: Mapping[str, Any]) -> Pictures:
         parameters.get("outliers"),
         parameters.get("side"),
         tuple(parameters.get("held_out", ())),
+        bool(parameters.get("standardise", False)),
     )
 
 
@@ -48,8 +50,11 @@ def _pictures(
     outliers: str | None,
     side: int | None,
     held_out: tuple[int, ...],
+    standardised: bool,
 ) -> Pictures:
     found: Dataset = digits() if name == "digits" else load(name)
+    if standardised:
+        found = standardise(found)
     strange = found.test_inputs[:0]
     if held_out:
         found, unseen = holding_out(found, held_out)
