@@ -6,7 +6,7 @@ minimum of a convex function, found by Newton steps.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -186,6 +186,7 @@ class Tangent:
         tolerance: float = 1e-12,
         steps: int = 100,
         iterations: int = 20,
+        solver: Callable[[Tensor], Tensor] | None = None,
     ) -> Point:
         """Newton steps with an exact line search in the outputs, which are linear in the weights.
 
@@ -198,13 +199,19 @@ class Tangent:
                 log-joint's size.
             steps: Newton steps at most.
             iterations: Of conjugate gradients in each.
+            solver: ``(H + Λ)⁻¹`` in double precision, where it is known.
         """
         point = self.start(form) if start is None else start
         # below the rounding of the log-joint there is nothing left to gain
         tolerance = max(tolerance, torch.finfo(point.outputs.dtype).eps)
         for _ in range(steps):
             gradient = self.gradient(point, precision)
-            direction, change = self._step(point, gradient, precision, preconditioner, iterations)
+            if solver is not None:
+                direction = -solver(gradient.double()).to(gradient)
+                change = (self.jacobian @ direction).reshape(self.outputs.shape)
+            else:
+                found = self._step(point, gradient, precision, preconditioner, iterations)
+                direction, change = found
             promise = -float((gradient * direction).sum()) / 2
             size = 1.0 + abs(float(self.log_joint(point, precision)))
             if not math.isfinite(promise):

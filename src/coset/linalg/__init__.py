@@ -17,6 +17,8 @@ from coset.linalg.operators import root as root
 from coset.linalg.operators import scale as scale
 from coset.linalg.operators import shift as shift
 from coset.linalg.operators import solve as solve
+from coset.linalg.shifts import Shifts as Shifts
+from coset.linalg.shifts import shifts_of as shifts_of
 from coset.linalg.structured import BlockDiagonal as BlockDiagonal
 from coset.linalg.structured import Dense as Dense
 from coset.linalg.structured import Diagonal as Diagonal

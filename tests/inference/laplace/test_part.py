@@ -1,6 +1,8 @@
 """Parts of a network: layers, subnetworks, and other weights than the module has."""
 
 import copy
+import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from coset import (
     MonteCarlo,
     MultiMode,
     MultivariateNoise,
+    Problem,
     Subnetwork,
     assign,
     fit,
@@ -26,6 +29,7 @@ from coset import (
     load,
     weights_of,
 )
+from coset.inference.laplace.features import problem_of_layer
 from coset.linalg import diagonal
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -163,3 +167,55 @@ def test_several_modes_with_batch_norm(subset, tmp_path):
     predictor.save(tmp_path / "modes.safetensors")
     loaded = load(tmp_path / "modes.safetensors", module)
     assert torch.equal(loaded(data[0]).mean, predictor(data[0]).mean)
+
+
+def test_the_rest_of_a_network_runs_once_for_its_last_layer(classification, monkeypatch):
+    module, data = classification
+    rows, problem = [], Problem.of(module, data)
+    apply = problem.network.apply
+
+    def counted(weights, inputs):
+        rows.append(len(inputs))
+        return apply(weights, inputs)
+
+    seen = replace(problem, network=replace(problem.network, apply=counted))
+    generator = torch.Generator().manual_seed(0)
+    fast = Laplace(subset=LastLayer()).fit(seen, generator=generator)
+    assert sum(rows) < 2 * len(data[1])
+    monkeypatch.setattr("coset.inference.laplace.method.problem_of_layer", lambda *_: None)
+    slow = Laplace(subset=LastLayer()).fit(problem, generator=generator)
+    assert fast.report.log_evidence == pytest.approx(slow.report.log_evidence, rel=1e-12)
+    weights = problem.network.weights
+    assert torch.equal(fast.centre(problem.network)["0.weight"], weights["0.weight"])
+    assert fast.report.prior.precision.keys() == slow.report.prior.precision.keys()
+    deviation = fast.sample(5, generator=torch.Generator().manual_seed(1))["2.weight"]
+    again = slow.sample(5, generator=torch.Generator().manual_seed(1))["2.weight"]
+    torch.testing.assert_close(deviation, again, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        lambda: nn.Sequential(nn.Linear(8, 3), nn.Sigmoid()),
+        lambda: nn.utils.parametrizations.weight_norm(nn.Linear(8, 3)),
+    ],
+    ids=["not the outputs", "made of others"],
+)
+def test_a_layer_whose_outputs_are_not_the_networks_has_no_features(head):
+    module = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), head())
+    data = torch.randn(20, 2), torch.randn(20, 3)
+    problem = Problem.of(module, data, likelihood=GaussianNoise(1.0))
+    network = problem.network
+    layout = network.layout.select("2.*")
+    assert problem_of_layer(problem, network.weights, layout, math.inf) is None
+
+
+def test_a_last_layer_under_every_noise():
+    module = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 2, bias=False))
+    data = torch.randn(30, 2), torch.randn(30, 2)
+    for likelihood in (GaussianNoise(), MultivariateNoise(), GaussianNoise(0.3)):
+        predictor = fit(module, data, method=Laplace(subset=LastLayer()), likelihood=likelihood)
+        whole = linearise(module, data, predictor.likelihood, subset="2.weight")
+        precision = predictor.prior.precision["2.weight"]
+        exact = float(whole.log_evidence(precision))
+        assert predictor.log_evidence == pytest.approx(exact, rel=1e-3)

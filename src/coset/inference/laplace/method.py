@@ -19,9 +19,10 @@ from coset.inference.doubts import examine, with_kept_prior
 from coset.inference.laplace.budget import Plan, plan_of, some_rows
 from coset.inference.laplace.by_evidence import ByEvidence
 from coset.inference.laplace.evidence import spectrum_of
+from coset.inference.laplace.features import problem_of_layer
 from coset.inference.laplace.groups import cuts_of
 from coset.inference.laplace.noise import fit_whitened, residual_noise
-from coset.inference.laplace.part import Part, Subnetwork, Subset, layout_of, part_of
+from coset.inference.laplace.part import LastLayer, Part, Subnetwork, Subset, layout_of, part_of
 from coset.inference.laplace.tuning import Tuner
 from coset.inference.matrix_free.fit import fit_matrix_free
 from coset.inference.passes import Passes
@@ -62,6 +63,7 @@ class Laplace:
             and precisions are found on some of the rows, and one pass over all rows measures the
             curvature.  ``None``: four, or more where that is half a minute or less;
             ``math.inf``: everything on all rows.
+        memory: Bytes that a fit may take beyond network, data and posterior.
         checkpoint: Where a long run of :class:`coset.MatrixFree` is written down, to be taken up
             again; other curvatures are measured in one pass.
     """
@@ -71,6 +73,7 @@ class Laplace:
     tuning: ByEvidence | None = field(default_factory=ByEvidence)
     checkpoint: Checkpoint | None = field(default=None, repr=False)
     effort: float | None = None
+    memory: int = 1 << 30
 
     def __post_init__(self) -> None:
         require_kinds(self)
@@ -150,9 +153,15 @@ class Laplace:
             unit = problem.with_noise(1.0)
         part = part_of(self.subset, curvature, unit, weights, generator=generator)
         part = replace(part, fixed=_others(part.layout, weights))
+        asked = problem
+        if isinstance(self.subset, LastLayer):
+            passes.phase(0.0, 0.5, "features of the last layer")
+            layer = problem_of_layer(problem, weights, part.layout, self.memory)
+            if layer is not None:
+                problem, unit = layer, replace(unit, network=layer.network, train=layer.train)
         if self.tuning is None:
-            passes.phase(0.0, 1.0, "curvature", passes=2)
-            return with_kept_prior(_untuned(problem, weights, part), problem, _RULE)
+            passes.phase(0.5, 1.0, "curvature", passes=2)
+            return with_kept_prior(_untuned(problem, weights, part), asked, _RULE)
         settings, notes = self.tuning.settled(unit.link()).with_safe_mean(unit, weights)
         if unknown != "covariance":
             plan = self._plan(unit, settings)
@@ -169,7 +178,8 @@ class Laplace:
         report = replace(posterior.report, warnings=(*posterior.report.warnings, *notes))
         posterior = replace(posterior, report=report)
         passes.phase(0.95, 1.0, "checks")
-        return examine(posterior, problem, settings.validation, _RULE.link)
+        looked_at = problem if settings.validation is None else asked
+        return examine(posterior, looked_at, settings.validation, _RULE.link)
 
     def _plan(self, problem: Problem, settings: ByEvidence) -> Plan:
         """On how many rows what is found; a subnetwork's exact Jacobian is one over all rows."""
@@ -317,7 +327,7 @@ def _tuned(
     flat = tuned.precision[groups.labels]
     report = FitReport(
         likelihood=with_noise(unit.likelihood, tuned.noise_precision**-0.5) if learn else noise,
-        prior=part.prior(problem, flat),
+        prior=part.prior(flat),
         log_evidence=tuned.log_evidence,
         evidence_curvature=tuned.structure,
         diagnostics={**tuned.diagnostics, **plan.diagnostics},

@@ -201,12 +201,14 @@ class Part:
     Attributes:
         layout: The tensors they lie in.
         curvature: The recipe.
+        asked: The problem of the whole network.
         columns: Which entries of these tensors, where not all.
         fixed: All other weights.
     """
 
     layout: Layout
     curvature: Curvature
+    asked: Problem
     columns: Columns | None = None
     fixed: Weights = field(default_factory=dict)
 
@@ -231,13 +233,13 @@ class Part:
             return tangent_of(problem, weights, self.layout)
         return self.columns.tangent(problem, weights)
 
-    def prior(self, problem: Problem, flat: Float[Tensor, " q"]) -> GaussianPrior:
+    def prior(self, flat: Float[Tensor, " q"]) -> GaussianPrior:
         """The precisions by tensor: tuned where the weights are uncertain, as given elsewhere."""
-        network = problem.network
-        given = {n: problem.prior.of(n, network.weights[n]) for n in network.layout.names}
+        network, prior = self.asked.network, self.asked.prior
+        given = {n: prior.of(n, network.weights[n]) for n in network.layout.names}
         if self.columns is not None:
             like = self.layout.flatten(network.weights).double()
-            whole = problem.prior.flat(self.layout, like)
+            whole = prior.flat(self.layout, like)
             whole[self.columns.index] = flat
             flat = whole
         return prior_of(self.layout, flat, given)
@@ -271,7 +273,7 @@ def part_of(
     """What a subset stands for; a :class:`coset.Subnetwork` always has its full covariance."""
     layout = layout_of(subset, problem)
     if not isinstance(subset, Subnetwork):
-        return Part(layout, curvature)
+        return Part(layout, curvature, problem)
     index = subset.select(problem, weights, layout, generator=generator)
     columns = Columns(layout, index, curvature if isinstance(curvature, Full) else Full())
-    return Part(layout, columns.at(weights), columns)
+    return Part(layout, columns.at(weights), problem, columns)

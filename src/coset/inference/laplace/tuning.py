@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 
 import torch
@@ -33,9 +33,11 @@ from coset.inference.laplace.noise import Residuals
 from coset.linalg import (
     LinearOperator,
     LowRankPlusDiagonal,
+    Shifts,
     nearly_inverse,
     scale,
     shift,
+    shifts_of,
     solve,
 )
 
@@ -320,7 +322,8 @@ class Tuner:
             return replace(state, point=self._newton(model, state).point)
         start = state.point
         if self.tangent.is_small:
-            found = model.find_mode(self._flat(state), self.form, start=start, tolerance=1e-11)
+            flat, solver = self._flat(state), self._solver(state)
+            found = model.find_mode(flat, self.form, start=start, tolerance=1e-11, solver=solver)
             return replace(state, point=found)
         precision = state.precision[self.groups.labels]
         near = nearly_inverse(self._scaled(state), precision, self.tangent.outputs.dtype)
@@ -333,6 +336,16 @@ class Tuner:
             directions=_FIRST if state.span is None else _AGAIN,
         )
         return replace(state, span=span, point=span.point)
+
+    def _solver(self, state: _State) -> Callable[[Tensor], Tensor] | None:
+        """All systems of one precision and one noise have the same eigenvectors."""
+        if not self._gaussian or len(self.groups.names) > 1 or self._shifts is None:
+            return None
+        return partial(self._shifts.solve, state.noise, float(state.precision))
+
+    @cached_property
+    def _shifts(self) -> Shifts | None:
+        return shifts_of(self.tangent.exact_curvature())
 
     def _newton(self, model: Tangent, state: _State) -> NewtonStep:
         precision = state.precision[self.groups.labels]
