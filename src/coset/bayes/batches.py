@@ -35,7 +35,7 @@ from coset.weights.inputs import (
     shapes_of,
     split_rows,
 )
-from coset.weights.randomness import own_randomness
+from coset.weights.randomness import own_draws, own_randomness
 
 Data: TypeAlias = "DataLoader[Any] | Dataset[Any] | Batch | Mapping[str, Any] | Batches"
 """Inputs, a tensor or a tuple of them, and targets; or something that yields such examples: of
@@ -139,8 +139,10 @@ class FromDataset:
 
     def rows(self, index: Tensor) -> Batch:
         """The examples of the given numbers."""
-        examples = [self.dataset[i] for i in index.flatten().tolist()]
-        inputs, targets = read_batch(self.collate(examples), self.module)
+        with own_draws():
+            examples = [self.dataset[i] for i in index.flatten().tolist()]
+            batch = self.collate(examples)
+        inputs, targets = read_batch(batch, self.module)
         return (
             shape_rows(inputs, index.shape),
             targets.reshape(*index.shape, *targets.shape[1:]),
@@ -278,7 +280,7 @@ def _chosen(loader: "DataLoader[Any]") -> list[int] | None:
         drawn: Iterable[Any] = sampler.indices
     else:
         numbers = sampler if plain else chain.from_iterable(sampler)
-        with own_randomness(0):
+        with own_randomness(0), own_draws():
             drawn = list(islice(numbers, size + 1))  # some have no end
     rows = sorted(map(int, drawn))
     if isinstance(sampler, WeightedRandomSampler) or len(set(rows)) < len(rows):

@@ -16,7 +16,7 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from coset.curvature.patches import channels_last, per_axis
-from coset.curvature.products import differentiable
+from coset.curvature.plain_attention import PlainAttention
 from coset.vocabulary import Inputs, Weights
 from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 from coset.weights.inputs import map_parts
@@ -92,7 +92,7 @@ def keep(network: Network, weights: Weights, layout: Layout, inputs: Inputs) -> 
         for name, tensor in layout.restrict(weights).items()
     }
     ordered = map_parts(channels_last, inputs)
-    with torch.enable_grad(), differentiable():
+    with torch.enable_grad(), PlainAttention():
         with _Quick():
             outputs = network.apply({**weights, **leaves}, ordered)
         direction = torch.zeros_like(outputs).requires_grad_()

@@ -5,8 +5,8 @@ forward pass.  Inputs and vectors are taken in chunks that keep activations with
 nothing of the size of the Jacobian is ever formed.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import jvp, vjp, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from coset.curvature.plain_attention import PlainAttention
 from coset.errors import CosetError
 from coset.vocabulary import Inputs, Weights
 from coset.weights.inputs import map_parts, split_rows
@@ -29,6 +29,9 @@ _ACTIVATIONS = 1 << 30
 
 _SIDE_BY_SIDE = 10_000
 """Weights up to which backward products of many vectors are faster under vmap than in turn."""
+
+FORWARD_MODE = threading.RLock()
+"""Torch keeps one count of forward-mode derivatives for all threads, which therefore take turns."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Linearisation:
         along = {name: tangent[0] for name, tangent in tangents.items()}
         given = self.layout.restrict(self.weights)
         rows, _ = self._plan(inputs, 1)
-        with torch.no_grad(), differentiable():
+        with torch.no_grad(), PlainAttention(), FORWARD_MODE:
             try:
                 pairs = [jvp(self._on(c), (given,), (along,)) for c in split_rows(inputs, rows)]
             except RuntimeError as error:
@@ -94,7 +97,7 @@ class Linearisation:
             return changed
 
         tangents = self._without_padding(self.layout.unflatten(directions))
-        with torch.no_grad(), differentiable():
+        with torch.no_grad(), PlainAttention(), FORWARD_MODE:
             try:
                 return vmap(along)(tangents)
             except RuntimeError:  # control flow that depends on values, say: one after the other
@@ -117,7 +120,7 @@ class Linearisation:
         return tangents
 
     def _pull(self, inputs: Inputs, cotangents: Tensor, total: Float[Tensor, "k p"]) -> None:
-        with torch.no_grad(), differentiable():
+        with torch.no_grad(), PlainAttention():
             try:
                 found = vjp(self._on(inputs), self.layout.restrict(self.weights))
                 outputs, pull = found[0], found[1]
@@ -161,15 +164,3 @@ class Linearisation:
             "needed operations with forward- and backward-mode derivatives",
             "use KFAC() or LastLayer(), or write that operation with differentiable ones",
         )
-
-
-@contextmanager
-def differentiable() -> Iterator[None]:
-    """Attention by formulas that have derivatives of both modes, in place of fused kernels."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)

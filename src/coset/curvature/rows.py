@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.func import vjp, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from coset.bayes.likelihood import Likelihood
 from coset.curvature.capture import Recorded, record
@@ -15,6 +14,7 @@ from coset.curvature.checks import check_finite
 from coset.curvature.columns import columns, unit_columns
 from coset.curvature.maps import outer
 from coset.curvature.measure import Block, blocks_of
+from coset.curvature.plain_attention import PlainAttention
 from coset.vocabulary import Inputs, Weights
 from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 from coset.weights.inputs import map_parts, split_rows
@@ -128,7 +128,7 @@ def rows_by_example(
     stacked = torch.stack(list(cotangents), dim=1)
     try:
         # fused attention has no rule for vmap, and no second derivative
-        with sdpa_kernel(SDPBackend.MATH), _Wary():
+        with PlainAttention(), _Wary():
             rows: Tensor = vmap(single)(inputs, stacked)
     except RuntimeError:
         return _rows_in_turn(network, weights, layout, inputs, stacked)

@@ -20,6 +20,7 @@ from coset.errors import CosetError
 from coset.vocabulary import Batch, Inputs, Weights
 from coset.weights.inputs import map_parts, parts_of
 from coset.weights.network import Network
+from coset.weights.randomness import own_randomness
 
 _OUTPUTS, _THREADS = "outputs", "threads"
 _ROWS, _NUMBERS = 8, 64
@@ -183,7 +184,8 @@ def _shown(known: Any, needed: Any) -> tuple[str, str]:
 def _first_outputs(problem: Problem, starts: Weights) -> list[float]:
     """A few outputs of the first network: they tell modules apart that print alike."""
     first = {name: tensor[0] for name, tensor in starts.items()}
-    inputs = problem.train.rows(torch.arange(min(_ROWS, problem.train.size)))[0]
+    with own_randomness(0):
+        inputs = problem.train.rows(torch.arange(min(_ROWS, problem.train.size)))[0]
     if not isinstance(problem.train, InMemory):  # a data set may draw its examples at random
         inputs = map_parts(stand_in, inputs)
     return some_outputs(problem.network, first, inputs)
@@ -191,9 +193,8 @@ def _first_outputs(problem: Problem, starts: Weights) -> list[float]:
 
 def some_outputs(network: Network, weights: Weights, inputs: Inputs) -> list[float]:
     """A few numbers among the outputs, the same whenever they are asked for."""
-    # seeded, and put back: a network that draws must give the same outputs whenever it is asked
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.default_generator.manual_seed(0)
+    # a network that draws must give the same outputs whenever it is asked
+    with own_randomness(0), torch.no_grad():
         outputs = network.apply(weights, inputs).flatten()
     spread = torch.linspace(0, len(outputs) - 1, min(len(outputs), _NUMBERS)).round().long()
     return [float(value) for value in outputs[spread.to(outputs.device)]]

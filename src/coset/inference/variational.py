@@ -37,6 +37,7 @@ from coset.vocabulary import Batch, Inputs, Progress, Weights
 from coset.weights.arithmetic import noise_like
 from coset.weights.inputs import for_members, take_rows
 from coset.weights.masks import dropout_off
+from coset.weights.randomness import own_state, set_own_state
 from coset.weights.stacking import stack
 
 Estimator = Literal["local", "flipout", "shared"]
@@ -128,7 +129,7 @@ class Run:
             "step": self._step_number,
             "order": self._order,
             "generators": tuple(generator.get_state() for generator in self._generators),
-            "torch": torch.get_rng_state(),
+            "torch": own_state(),
         }
 
     def _take_up(self, saved: Mapping[str, Any]) -> None:
@@ -143,7 +144,7 @@ class Run:
         self._order = None if saved["order"] is None else saved["order"].cpu()
         for generator, state in zip(self._generators, saved["generators"], strict=True):
             generator.set_state(state.cpu())
-        torch.set_rng_state(saved["torch"].cpu())
+        set_own_state(saved["torch"].cpu())
 
     def train(self, progress: Progress | None) -> None:
         """Trains to the end, from the record if there is one."""

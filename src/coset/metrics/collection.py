@@ -19,7 +19,7 @@ from coset.metrics.regression import check_gaussian, check_points
 from coset.metrics.running import as_sums
 from coset.vocabulary import Batch, Inputs
 from coset.weights.inputs import split_rows
-from coset.weights.randomness import own_randomness
+from coset.weights.randomness import own_draws, own_randomness
 
 BATCH = 512
 """Inputs predicted at a time, unless the data come as a loader."""
@@ -302,7 +302,7 @@ def _rows_of(inputs: object) -> int:
 def _rows_of_examples(data: Dataset[object]) -> int:
     if isinstance(data, IterableDataset):  # a stream has no first example to look at
         return BATCH
-    with own_randomness(0):  # which a data set that augments would draw from
+    with own_randomness(0), own_draws():  # which a data set that augments would draw from
         first = as_tensor(data[0])
     while isinstance(first, list | tuple | Mapping) and first:
         first = as_tensor(next(iter(first.values())) if isinstance(first, Mapping) else first[0])

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coset.weights.randomness import own_draws, own_randomness
+
 _SMALL_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -86,8 +88,7 @@ class Graph:
         so that gradients show what is read even where units happen to be off.  Random numbers
         inside the network are the same in every run.
         """
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        with own_randomness(0), own_draws():
             return self._run(weights, inputs, dtype, leaky)
 
     def _run(

@@ -8,12 +8,14 @@ import contextlib
 import copy
 import io
 import logging
+import sys
+import threading
 import traceback
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +28,7 @@ from coset.symmetry.translating import canonical_names, name_of, translated
 from coset.vocabulary import Inputs
 from coset.weights.inputs import parts_of, shapes_of
 from coset.weights.network import refusal, unwrapped, weights_of
+from coset.weights.randomness import own_draws, own_randomness
 
 # Operations that the tracer takes apart, so that they need no rules.
 _COMPOSITE = {
@@ -35,6 +38,8 @@ _COMPOSITE = {
 _REMEMBERED: OrderedDict[tuple[Any, ...], Graph] = OrderedDict()
 _MOST_REMEMBERED = 16
 _ROUNDING = 1e-9  # of outputs in double precision
+_TRACING = threading.RLock()
+"""Tracers change torch's classes for the whole process while they run: one thread at a time."""
 
 
 def trace(module: nn.Module, example: Inputs) -> Graph:
@@ -46,7 +51,7 @@ def trace(module: nn.Module, example: Inputs) -> Graph:
     """
     module, inputs = unwrapped(module), parts_of(example)
     _refuse(module, inputs)
-    with _evaluating(module):
+    with _TRACING, _evaluating(module):
         key = _architecture(module, inputs)
         graph = _REMEMBERED.get(key)
         if graph is None or not _agrees(graph, module, inputs):
@@ -94,7 +99,7 @@ def _require_answer(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         copied = copy.deepcopy(module)  # what a forward writes down stays out of the module
     except Exception:  # norms of weights in the old style: for the tracer to judge
         return
-    with torch.random.fork_rng(devices=[]):
+    with own_randomness(0), own_draws():
         try:
             copied(*inputs)
         except Exception as error:  # whatever a module may raise
@@ -245,11 +250,34 @@ def _untraceable(error: Exception) -> CosetError:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Failing exports print whole graphs; our own error says what matters."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
+    """Failing exports print whole graphs; our own error says what matters.
+
+    What other threads have to say is said.
+    """
+    own = threading.get_ident()
+    handlers = [*logging.root.handlers, *logging.getLogger("torch").handlers]
+
+    def from_others(record: logging.LogRecord) -> bool:
+        return record.thread != own
+
+    for handler in handlers:
+        handler.addFilter(from_others)
     try:
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(_FromOthers(sys.stderr, own)):
             yield
     finally:
-        logging.disable(before)
+        for handler in handlers:
+            handler.removeFilter(from_others)
+
+
+class _FromOthers(io.TextIOBase):
+    """Passes on what threads write, but for one."""
+
+    def __init__(self, stream: TextIO, silent: int) -> None:
+        super().__init__()
+        self._stream, self._silent = stream, silent
+
+    def write(self, text: str) -> int:
+        if threading.get_ident() == self._silent:
+            return len(text)
+        return self._stream.write(text)

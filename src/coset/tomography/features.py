@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import jvp, vjp, vmap
 
+from coset.curvature.products import FORWARD_MODE
 from coset.tomography.deep_image_prior import Fitted
 from coset.tomography.taps import TAPS
 from coset.weights import Network
@@ -141,7 +142,8 @@ class Features:
             return change.flatten()
 
         parts = [each.to(fitted.inputs).split(_TOGETHER) for each in self.in_units(directions)]
-        return torch.cat([vmap(changed)(*chunk) for chunk in zip(*parts, strict=True)])
+        with FORWARD_MODE:
+            return torch.cat([vmap(changed)(*chunk) for chunk in zip(*parts, strict=True)])
 
     def _parted(self, parts: Sequence[Tensor]) -> dict[str, Tensor]:
         """The weights of each tensor from those of each block."""

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from coset.vocabulary import Inputs, Weights
 from coset.weights.network import Network
+from coset.weights.randomness import own_randomness
 
 
 def kept_for_gradients(network: Network, inputs: Inputs) -> int:
@@ -32,7 +33,7 @@ def kept_for_gradients(network: Network, inputs: Inputs) -> int:
         return tensor
 
     hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
-    with torch.random.fork_rng(devices=[]), hooks:  # dropout must not move torch's own generator
+    with own_randomness(0), hooks:  # dropout must not move torch's own generator
         network.apply_training({**network.weights, **leaves}, inputs)
     return sum(kept.values())
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.errors import CosetError
+from coset.weights.randomness import own_draws, own_randomness
 
 
 def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -74,8 +75,7 @@ def reset_weights(module: nn.Module, generator: torch.Generator, frozen: set[str
     A layer whose parameters are all frozen is left as it is, with its statistics.
     """
     seed = int(torch.randint(2**62, (), generator=generator))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with own_randomness(seed), own_draws():
         for name, child in reversed(list(module.named_modules())):
             own = [
                 f"{name}.{each}".lstrip(".") for each, _ in child.named_parameters(recurse=False)

@@ -24,6 +24,7 @@ from coset.weights.modules import (
     reset_weights,
     saved_buffers,
 )
+from coset.weights.randomness import own_draws
 from coset.weights.refusals import require_weights
 from coset.weights.stacking import check_fit, check_ties
 
@@ -270,7 +271,8 @@ def _per_thread(module: nn.Module) -> Callable[[], nn.Module]:
 
 def _call(module: nn.Module, weights: Weights, inputs: Inputs, *, tied: bool) -> Tensor:
     # to look for ties at every call would take as long as a small layer
-    outputs: Tensor = functional_call(module, weights, parts_of(inputs), tie_weights=tied)
+    with own_draws():
+        outputs: Tensor = functional_call(module, weights, parts_of(inputs), tie_weights=tied)
     return outputs
 
 

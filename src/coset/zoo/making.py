@@ -22,7 +22,7 @@ from coset.inference.training.schedules import Constant, Cosine, OneCycle, Sched
 from coset.inference.training.state import TrainingState
 from coset.metrics import accuracy, negative_log_likelihood
 from coset.vocabulary import Batch, Weights
-from coset.weights.randomness import own_randomness
+from coset.weights.randomness import own_draws, own_randomness
 from coset.weights.stacking import unstack
 from coset.zoo.recipe import Augmentation, Examples, Training, ZooRecipe
 
@@ -54,7 +54,7 @@ def build_module(recipe: ZooRecipe) -> nn.Module:
             f"close to it: {names_like(architecture.model, FACTORIES)}",
         )
     try:
-        with own_randomness(0):
+        with own_randomness(0), own_draws():
             return FACTORIES[architecture.model](**architecture.arguments)
     except TypeError as error:
         raise CosetError(

@@ -16,6 +16,7 @@ from coset.bayes.batches import InMemory
 from coset.bayes.problem import Problem
 from coset.vocabulary import Weights
 from coset.weights.network import Network
+from coset.weights.randomness import own_randomness
 
 _WIDEST = 4096
 """Inputs beyond which finding their axes would take minutes."""
@@ -111,7 +112,7 @@ def _reflects(network: Network, inputs: Tensor, name: str) -> bool:
         return network.apply(weights, rows.reshape(inputs.shape))
 
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with own_randomness(0), torch.no_grad():
             wanted = outputs(weights, rows)
             found = outputs({**weights, name: reflected(weights[name])}, reflected(rows))
     except Exception:  # one that asks for other types or ranges of numbers stays as it is

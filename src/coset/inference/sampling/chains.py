@@ -16,6 +16,7 @@ from coset.inference.run_fingerprint import described, digest
 from coset.inference.run_record import Checkpoint, RunRecord, refilled
 from coset.vocabulary import Progress, Weights
 from coset.weights.denormals import denormals_as_zeros
+from coset.weights.randomness import own_state, set_own_state
 
 _SECONDS_BETWEEN_REPORTS = 0.25
 
@@ -184,7 +185,6 @@ class History(Generic[State]):
     state: State
 
 
-@torch.random.fork_rng(devices=[])  # a run that is taken up sets torch's own generator
 @denormals_as_zeros()
 def run(
     kernel: Kernel[State],
@@ -224,7 +224,7 @@ def run(
         done = number + 1
         if record.due(done) or done == keeping.steps:
             record.append(written, done, fresh)
-            random = {"generator": generator.get_state(), "torch": torch.get_rng_state()}
+            random = {"generator": generator.get_state(), "torch": own_state()}
             record.write({"step": done, "chains": state, **random})
             fresh, collected = _moved(fresh, collected)
             written = done
@@ -244,7 +244,7 @@ def _taken_up(
     """State and step of a run that was written down; its generators go on too."""
     state = refilled(first, saved["chains"])
     generator.set_state(saved["generator"])
-    torch.set_rng_state(saved["torch"])
+    set_own_state(saved["torch"])
     return state, int(saved["step"])
 
 

@@ -25,6 +25,7 @@ from coset.inference.sampling.hamiltonian import (
 from coset.inference.sampling.targets import FullBatch, require_finite
 from coset.posterior.families import Samples
 from coset.vocabulary import Progress, Weights
+from coset.weights.randomness import own_randomness
 
 
 class FullBatchSampler(Sampler, Protocol):
@@ -129,7 +130,19 @@ def sample(
     Batch-norm statistics stay those of the first weights, and dropout is off: the energy is that of
     the network in evaluation mode.
     """
-    begun, length = Begun.of(sampler, problem, start, generator), length_of(sampler)
+    begun = Begun.of(sampler, problem, start, generator)
+    with own_randomness(begun.seeds[0]):
+        return _sample(sampler, begun, learnt, generator, progress)
+
+
+def _sample(
+    sampler: FullBatchSampler,
+    begun: Begun,
+    learnt: Likelihood | None,
+    generator: torch.Generator,
+    progress: Progress | None,
+) -> Samples:
+    problem, length = begun.problem, length_of(sampler)
     turned, axes = along_axes(problem)
     target = FullBatch.of(turned, begun.stack)
     positions, buffers = (part.detach().clone() for part in target.target.split(begun.stack))

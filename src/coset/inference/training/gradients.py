@@ -1,7 +1,7 @@
 """Losses and gradients of all members of a stack, together or one by one."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -13,6 +13,7 @@ from coset.inference.training.dropout import MemberDropout
 from coset.vocabulary import Batch, Inputs, Weights
 from coset.weights.inputs import map_parts, take_rows
 from coset.weights.network import Network
+from coset.weights.randomness import draws_so_far, own_state, set_own_state
 from coset.weights.stacking import members_of, stack, unstack
 
 
@@ -30,13 +31,12 @@ class Objective:
     Attributes:
         network: The network of all members.
         log_prob: The log-likelihood of each example, ``(n,)``, from outputs and targets.
-        draws: Whether the network has drawn random numbers yet; ``None``: nobody looks, because
-            others may draw from torch's own generator at the same time.
+        draws: Whether the network has drawn random numbers yet.
     """
 
     network: Network
     log_prob: Callable[[Tensor, Tensor], Tensor]
-    draws: Draws | None = None
+    draws: Draws = field(default_factory=Draws)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " m"]:
         """The mean over each member's batch, from ``(m, b, c, …)`` and ``(m, b, …)``."""
@@ -126,16 +126,17 @@ def _training_pass(
 ) -> tuple[Tensor, Weights]:
     """One member's pass.  A network that draws nothing is spared the wait for masks of dropout.
 
-    That waiting costs as much as a small layer.  So it begins with the first pass that moves
-    torch's own generator, which is made again, with masks of the member's own.
+    That waiting costs as much as a small layer.  So it begins with the first pass that draws, which
+    is made again, with masks of the member's own.
     """
     draws, apply = objective.draws, objective.network.apply_training
-    if draws is not None and not draws.seen:
-        before = torch.get_rng_state()
+    count = draws_so_far()
+    if not draws.seen and count is not None:
+        before = own_state()
         found = apply(weights, inputs)
-        if torch.equal(before, torch.get_rng_state()):
+        if draws_so_far() == count:
             return found
-        torch.set_rng_state(before)
+        set_own_state(before)
         draws.seen = True
     with MemberDropout(generators):
         return apply(weights, inputs)

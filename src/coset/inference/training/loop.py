@@ -20,7 +20,6 @@ from coset.errors import CosetError
 from coset.inference.run_fingerprint import data_fingerprint, described
 from coset.inference.run_record import Checkpoint, RunRecord
 from coset.inference.training.gradients import (
-    Draws,
     Evaluate,
     Objective,
     choose,
@@ -116,7 +115,6 @@ def train_stack(
             progress=progress,
             on_epoch=on_epoch,
             record=training_record(checkpoint, kind, problem, recipe, seeds, starts),
-            alone=True,
         )
 
 
@@ -162,14 +160,13 @@ def train_in_thread(
     first: int = 0,
     progress: Progress | None = None,
     on_epoch: Callable[[TrainingState], None] | None = None,
-    alone: bool = False,
 ) -> Trained:
-    """The loop of :func:`train_stack`, without what only one thread may do: checks and seeds.
+    """The loop of :func:`train_stack`, without its checks; messages count members from ``first``.
 
-    Messages count members from ``first``; ``alone`` says that there are no other threads.
+    What the networks and data draw by themselves comes from the thread's own generator.
     """
     recipe.check(problem.train.size)
-    run, state = _begin(problem, starts, recipe, seeds, progress, alone=alone)
+    run, state = _begin(problem, starts, recipe, seeds, progress)
     run = replace(run, record=record, first=first)
     state.numbers = run.numbers[: len(state.numbers)]
     device = next(iter(state.weights.values())).device
@@ -201,8 +198,6 @@ def _begin(
     recipe: Recipe,
     seeds: Sequence[int],
     progress: Progress | None,
-    *,
-    alone: bool,
 ) -> tuple[_Run, TrainingState]:
     network = problem.network
     weights = {
@@ -213,8 +208,7 @@ def _begin(
     log_prob = problem.likelihood.log_prob
     if learnt:
         log_prob = partial(half_squares, likelihood=problem.likelihood)
-    watched = alone and all(tensor.is_cpu for tensor in weights.values())
-    objective = Objective(network, log_prob, Draws() if watched else None)
+    objective = Objective(network, log_prob)
     validation = recipe.held_out(network)
     first = problem.train.rows(torch.arange(min(2, problem.train.size)).expand(len(seeds), -1))
     evaluate = choose(objective, weights, first)

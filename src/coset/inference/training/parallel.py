@@ -64,22 +64,22 @@ def train_stacks(
     ]
 
     def work(number: int) -> Trained:
-        return train_in_thread(
-            problem,
-            own[number],
-            recipe,
-            seeds[chunks[number]],
-            first=chunks[number].start,
-            progress=lambda done, _: board.note(number, done),
-            record=records[number],
-            alone=plan.workers == 1,
-        )
+        mine = seeds[chunks[number]]
+        with own_randomness(mine[0]):
+            return train_in_thread(
+                problem,
+                own[number],
+                recipe,
+                mine,
+                first=chunks[number].start,
+                progress=lambda done, _: board.note(number, done),
+                record=records[number],
+            )
 
-    with own_randomness(seeds[0]):
-        if plan.workers == 1:
-            board.report_at_once = True
-            return join([work(number) for number in range(len(chunks))])
-        return join(_in_threads(work, len(chunks), plan.workers, board))
+    if plan.workers == 1:
+        board.report_at_once = True
+        return join([work(number) for number in range(len(chunks))])
+    return join(_in_threads(work, len(chunks), plan.workers, board))
 
 
 class _Board:

@@ -15,6 +15,7 @@ from coset.inference.training.recipe import Recipe
 from coset.inference.training.work import HEAVY, operations_per_step
 from coset.weights.inputs import parts_of
 from coset.weights.memory import kept_for_gradients
+from coset.weights.randomness import own_randomness
 
 _EXAMPLES = 2
 
@@ -50,16 +51,15 @@ def _workers(problem: Problem, recipe: Recipe, members: int) -> int:
     batch = min(recipe.batch_size, problem.train.size)
     step = operations_per_step(problem.network, inputs, members=members, batch=batch)
     most = min(torch.get_num_threads(), members, int(step / HEAVY))
-    return 1 if most <= 1 or _draws_from_torch(problem) else most
+    return 1 if most <= 1 or _draws(problem) else most
 
 
-def _draws_from_torch(problem: Problem) -> bool:
-    """Whether a training pass uses torch's own generator, which threads would share."""
+def _draws(problem: Problem) -> bool:
+    """Whether a training pass draws by itself: then a member depends on those beside it."""
     inputs, _ = problem.train.rows(torch.arange(min(_EXAMPLES, problem.train.size)))
-    with torch.random.fork_rng(devices=[]), MemberDropout([torch.Generator()]), torch.no_grad():
-        before = torch.get_rng_state()
+    with own_randomness(0) as own, MemberDropout([torch.Generator()]), torch.no_grad():
         problem.network.apply_training(problem.network.weights, inputs)
-        return not torch.equal(before, torch.get_rng_state())
+        return own.draws > 0
 
 
 def bytes_per_member(problem: Problem, recipe: Recipe) -> int:

@@ -18,6 +18,7 @@ from coset.inference.training.stopping import Best
 from coset.inference.training.updates import Updates
 from coset.posterior.families import FitReport, Snapshot
 from coset.vocabulary import Weights
+from coset.weights.randomness import own_state, set_own_state
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class TrainingState:
             "optimiser": self.updates.state(),
             "orders": tuple(generator.get_state() for generator in self.orders),
             "masks": tuple(generator.get_state() for generator in self.masks),
-            "torch": torch.get_rng_state(),
+            "torch": own_state(),
             "noise": None if self.noise is None else vars(self.noise),
             "losses": self.losses,
             "best": None if self.best is None else vars(self.best),
@@ -115,7 +116,7 @@ class TrainingState:
         self.updates.take_up(saved["optimiser"])
         self.orders = [_generator(state) for state in saved["orders"]]
         self.masks = [_generator(state) for state in saved["masks"]]
-        torch.set_rng_state(saved["torch"].cpu())
+        set_own_state(saved["torch"].cpu())
         self.noise = None if saved["noise"] is None else Noise(**saved["noise"])
         self.best = None if saved["best"] is None else Best(**saved["best"])
         self.losses, self.total = saved["losses"], saved["total"]
