@@ -26,6 +26,7 @@ from coset.inference.training.schedules import Constant
 from coset.posterior.linearised import Linearised
 from coset.posterior.predict import MonteCarlo
 from coset.predictor import Predictor, fit
+from coset.studies.cells.evidence_tables import compare_architectures, compare_forms
 from coset.studies.cells.hessian_point import compare_points
 from coset.studies.cells.networks import seeded
 from coset.weights.network import assign, weights_of
@@ -44,6 +45,8 @@ def compute(parameters: Mapping[str, Any], *, seed: int, folder: Path) -> dict[s
         "scale": _scale,
         "depth": _depth,
         "hessian": compare_points,
+        "architectures": compare_architectures,
+        "residual": compare_forms,
     }
     return parts[str(parameters["part"])](parameters, seed)
 
