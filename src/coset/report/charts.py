@@ -219,7 +219,12 @@ def _histogram(panel: "Axes", chart: Chart) -> None:
 def _heat(panel: "Axes", chart: Chart) -> None:
     (curve,) = chart.curves
     image = panel.pcolormesh(
-        list(curve.x), list(curve.y), [list(row) for row in curve.matrix], cmap="cividis"
+        list(curve.x),
+        list(curve.y),
+        [list(row) for row in curve.matrix],
+        cmap="cividis",
+        edgecolors="face",  # no seams where a browser scales
+        lw=0.4,
     )
     if chart.limits is not None:
         image.set_clim(*chart.limits)

@@ -324,8 +324,9 @@ STUDY = Study(
             "exchangeability",
             "Which unit has the largest weight?",
             "Every unit of a layer has the same marginal under the posterior, so each should hold "
-            "the largest weight equally often. An ensemble obeys; three chains of HMC do not visit "
-            "the permuted copies; the same samples moved by random symmetries do.",
+            "the largest weight equally often. Members of an ensemble do, and so do samples of "
+            "three chains of HMC moved by random symmetries; the chains alone need not, as they "
+            "do not visit the permuted copies.",
             (
                 Panel(
                     "bars",
