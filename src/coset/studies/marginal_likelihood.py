@@ -188,10 +188,11 @@ STUDY = Study(
         "60 points, 30 units in place of 50 and 600 epochs; for the Hessian a "
         "perceptron on 1,000 MNIST pictures of 14×14 pixels in place of a residual network. "
         "Table 1: networks of 6,000 to 26,000 weights on 600 MNIST pictures of 14×14 pixels, "
-        "clouds of 24 points drawn from their ink, and, for the U-Net, 100 pictures with noise of 0.5 to "
-        "take off; Kronecker factors in place of the exact curvature, one precision a layer for "
-        "several. Table 2: a ResNet of 44,000 weights (14 layers) in place of ResNet-50, on 400 "
-        "CIFAR-10 pictures of 16×16 pixels: larger ones do not fit twelve minutes of one core."
+        "clouds of 24 points drawn from their ink, and, for the U-Net, 100 pictures with noise of "
+        "0.5 to take off; Kronecker factors in place of the exact curvature, one precision a "
+        "layer for several. Table 2: a ResNet of 44,000 weights (14 layers) in place of ResNet-50, "
+        "on 400 CIFAR-10 pictures of 16×16 pixels: larger ones do not fit twelve minutes of one "
+        "core."
     ),
     claims=(
         Claim(
@@ -653,12 +654,12 @@ STUDY = Study(
             _RESIDUAL,
             (
                 (
-                    "ResNet",
+                    "published: ResNet",
                     *("-0.773 ± 0.004", "-0.778 ± 0.003", "-0.645 ± 0.005", "-0.639 ± 0.009"),
                     *("-0.269 ± 0.004", "-0.271 ± 0.004", "–"),
                 ),
                 (
-                    "FixUp",
+                    "published: FixUp",
                     *("-0.744 ± 0.000", "-0.801 ± 0.000", "-0.563 ± 0.002", "-0.641 ± 0.001"),
                     *("-0.387 ± 0.000", "-0.437 ± 0.000", "–"),
                 ),
