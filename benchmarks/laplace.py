@@ -119,7 +119,7 @@ def cases() -> dict[str, Case]:
             "CNN of 44k weights", convolutions, (1, 28, 28), 10, 4000, 4000, 1000, 50, (2, 20, 20)
         ),
         "resnet": Case(
-            "ResNet-20", Residual, (3, 32, 32), 10, 1000, 100, 100, 10, (4, 20, 100), 50, 1
+            "ResNet-20", Residual, (3, 32, 32), 10, 1000, 100, 100, 10, (3, 20, 25), 50, 1
         ),
         "head": Case(
             "last layer, 1,000 classes",
