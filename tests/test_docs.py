@@ -10,6 +10,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import coset
+from coset.engines import Serial
+from coset.zoo import populate, read_recipe
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*/*.md"))]
@@ -89,6 +91,8 @@ def given(tmp_path, monkeypatch):
 
 def prepare(page, given):
     """What one page needs besides."""
+    if page.name == "zoo.md" and page.parent.name == "start":
+        populate(read_recipe("tiny"), "ZOO", 12, engine=Serial(), progress=False)
     if page.name in ("files.md", "metrics.md", "posterior.md"):
         method = coset.MaximumAPosteriori(epochs=2)
         given["predictor"] = coset.fit(given["module"], given["train"], method=method)

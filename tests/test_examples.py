@@ -15,6 +15,7 @@ TINY = {
     "forecast_with_error_bars": {"length": 80, "steps": 5},
     "inspect_a_network": {"width": 4},
     "laplace_in_three_lines": {"points": 30, "steps": 50},
+    "look_at_a_zoo": {"path": os.devnull},
     "noisy_regression": {"points": 60, "members": 2, "epochs": 3},
     "read_published_networks": {"pictures": 20},
     "train_with_lightning": {"epochs": 2, "rows": 60},

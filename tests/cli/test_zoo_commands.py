@@ -57,7 +57,7 @@ def test_listing_packing_and_verifying(folder, capsys):
     assert cli.main(["zoo", "verify", str(folder)]) == 0
     assert f"{count} networks in {folder}, no faults" in capsys.readouterr().out
     assert cli.main(["zoo", "pack", str(folder), "--dtype", "float16"]) == 0
-    assert f"{count} networks in 1 shards" in capsys.readouterr().out
+    assert f"{count} networks in 1 shard," in capsys.readouterr().out
     shard = folder / "shards" / "00000.safetensors"
     content = bytearray(shard.read_bytes())
     content[-1] ^= 1

@@ -16,7 +16,7 @@ import torch
 
 from coset.engines import Outcome, Process, Serial
 from coset.errors import CosetError
-from coset.zoo import Zoo, pack, populate, read_recipe, verify
+from coset.zoo import Zoo, excess_of_mass, pack, populate, read_recipe, verify
 from coset.zoo.folder import Folder
 from coset.zoo.making import run_seed, train_runs
 from coset.zoo.populating import TrainStack
@@ -208,3 +208,15 @@ def test_a_disk_without_locks_is_told_of(reference, tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.warns(UserWarning, match="keeps no locks: see that nothing else trains or packs"):
         populate(TINY, tmp_path / "zoo", 6, engine=Serial())
+
+
+@pytest.mark.parametrize("together", [0, 10])
+def test_beginnings_follow_from_seeds(tmp_path, together):
+    """Where steps are too short to change a number, networks end as they began."""
+    still = replace(TINY.training, learning_rate=1e-30, weight_decay=0.0, together=together)
+    recipe = replace(TINY, training=replace(still, stack=2))
+    zoo = populate(recipe, tmp_path / "zoo", 4, engine=Serial(), progress=False)
+    ends = zoo.weights([1, 2, 3])
+    for name, tensor in zoo.beginnings([1, 2, 3]).items():
+        assert torch.equal(tensor, ends[name])
+    assert torch.equal(excess_of_mass(zoo, step=0), excess_of_mass(zoo))

@@ -110,7 +110,9 @@ def pack(
     found = packing.pack(folder, dtype=dtype)
     shards = sorted((folder / "shards").glob("*.safetensors"))
     size = sum(path.stat().st_size for path in shards)
-    print(f"{len(found)} networks in {len(shards)} shards, {size / 1e6:.1f} MB, in {folder}")
+    plural = "" if len(shards) == 1 else "s"
+    told = f"{len(shards)} shard{plural}, {size / 1e6:.1f} MB"
+    print(f"{len(found)} networks in {told}, in {folder}")
 
 
 @zoo.command

@@ -1,7 +1,7 @@
 """What a recipe describes, made: the network, the data, and the training of one stack."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -146,6 +146,14 @@ def train_runs(recipe: ZooRecipe, seeds: list[int]) -> list[TrainedRun]:
             run.weights[None] = weights
             run.metrics[None] = measure(problem, weights, test) | {"training_loss": float(loss)}
     return runs
+
+
+def first_weights(recipe: ZooRecipe, seed: int, runs: Sequence[int]) -> Weights:
+    """The weights that runs of a zoo begin with, as a stack: they follow from their seeds."""
+    problem, _ = _problem(recipe, seed)
+    size = recipe.training.stack
+    begun = [run // size * size if recipe.training.together else run for run in runs]
+    return starting_points(problem, None, [run_seed(seed, run) for run in begun])
 
 
 def measure(problem: Problem, weights: Weights, test: InMemory) -> dict[str, float]:

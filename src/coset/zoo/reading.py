@@ -20,7 +20,7 @@ from coset.weights.layout import Layout
 from coset.zoo.files import map_flat
 from coset.zoo.folder import DESCRIPTION, Folder
 from coset.zoo.index import Index, Place
-from coset.zoo.making import build_module
+from coset.zoo.making import build_module, first_weights
 from coset.zoo.recipe import ZooRecipe, recipe_from
 
 _PART = 256_000_000
@@ -153,6 +153,11 @@ class Zoo:
                 for there, here in columns:
                     found[positions, here].copy_(flat[rows, there])
         return layout.unflatten(found)
+
+    def beginnings(self, members: "slice | Sequence[int] | Tensor | None" = None) -> Weights:
+        """The weights that members began with, made again from their seeds."""
+        runs = {number: row.run for number, row, _ in self.index.rows()}
+        return first_weights(self.recipe, self.seed, [runs[n] for n in self._numbers(members)])
 
     def chunks(
         self, size: int = 256, *, names: Iterable[str] | None = None, step: int | None = None

@@ -7,6 +7,7 @@ from torch import Tensor
 from coset.errors import CosetError
 from coset.symmetry.discover import discover
 from coset.symmetry.removing.mass import minimise_mass
+from coset.vocabulary import Weights
 from coset.zoo.making import load_examples
 from coset.zoo.reading import Zoo
 
@@ -27,11 +28,19 @@ def summarise(zoo: Zoo) -> list[tuple[str, str]]:
 
 
 def excess_of_mass(zoo: Zoo, *, step: int | None = None) -> Float[Tensor, " m"]:
-    """By how many percent each member's mass exceeds the least that its scales allow."""
+    """By how many percent each member's mass exceeds the least that its scales allow.
+
+    Args:
+        zoo: The networks.
+        step: The epoch of a snapshot; ``None``: the end; 0: the beginning.
+    """
+
+    def weights(part: slice) -> Weights:
+        return zoo.beginnings(part) if step == 0 else zoo.weights(part, step=step)
+
     (inputs, _), _ = load_examples(zoo.recipe.data)
     group = discover(zoo.module(), inputs[:2])
-    found = [minimise_mass(group, zoo.weights(part, step=step)).excess for part in zoo.parts()]
-    return torch.cat(found)
+    return torch.cat([minimise_mass(group, weights(part)).excess for part in zoo.parts()])
 
 
 def _spread(values: Float[Tensor, " m"], digits: int) -> str:
