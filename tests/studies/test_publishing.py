@@ -85,3 +85,14 @@ def test_publishing_one_study_leaves_the_others_and_replaces_its_own(tmp_path):
     assert {each["study"] for each in facts["verdicts"]} == set(facts["seeds"])
     pictures = {path.stem for path in (results / "figures").glob("*.svg")}
     assert {name.rsplit("-", 1)[0] for name in pictures} == set(facts["seeds"])
+
+
+def test_the_readme_begins_with_four_published_pictures_and_what_makes_them():
+    first = (ROOT / "README.md").read_text().split("## Three lines")[0]
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]*)\)", first)
+    assert len(pictures) == 4
+    commands = re.findall(r"`coset study run ([^`]*)`", first)
+    for picture, study in zip(pictures, commands, strict=True):
+        assert (ROOT / picture).is_file()
+        assert Path(picture).stem.startswith(study)
+        assert study in names()
