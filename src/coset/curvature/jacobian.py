@@ -63,7 +63,13 @@ class Jacobian:
 
     @staticmethod
     def of(
-        problem: Problem, weights: Weights, layout: Layout, outputs: Tensor, *, kept: int = _KEPT
+        problem: Problem,
+        weights: Weights,
+        layout: Layout,
+        outputs: Tensor,
+        *,
+        kept: int = _KEPT,
+        room: int = _GRAPHS,
     ) -> "Jacobian":
         """The Jacobian at ``weights``; ``outputs`` are those of all data.
 
@@ -80,7 +86,7 @@ class Jacobian:
                 for part in split_rows(inputs, step)
             ]
             matrix = torch.cat(parts)
-        return Jacobian(shape, matrix, problem, weights, layout, _GRAPHS if kept else 0)
+        return Jacobian(shape, matrix, problem, weights, layout, room if kept else 0)
 
     def matmat(self, x: Float[Tensor, "p k"]) -> Float[Tensor, "nc k"]:
         """``J x``: how the outputs change with the weights."""

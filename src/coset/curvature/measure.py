@@ -18,6 +18,13 @@ from coset.linalg import LinearOperator
 from coset.vocabulary import Weights
 from coset.weights.inputs import split_rows
 from coset.weights.layout import Layout
+from coset.weights.memory import activations
+
+_RUN = 1 << 28
+"""Bytes of activations of a recorded run."""
+
+_UNFOLDED = 10
+"""Times that a layer's inputs are held, at most: those of a 3 × 3 convolution, side by side."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +112,16 @@ def recordings(
     *,
     rows: int | None = None,
 ) -> Iterator[tuple[Recorded, Place, Iterator[Tensor]]]:
-    """For each batch, or so many rows of it, the recorded run and the columns to send back."""
+    """The recorded runs of a few rows at a time, with the columns to send back.
+
+    Without a number of rows there are as many as keep their activations within the memory.
+    """
     start = 0
     for inputs, targets in problem.train:
-        few = len(targets) if rows is None else rows
+        if rows is None:
+            each = activations(problem.network, weights, next(split_rows(inputs, 1)))
+            rows = max(1, _RUN // (2 * each.total + _UNFOLDED * each.largest + 1))
+        few = min(rows, len(targets))
         for part, labels in zip(split_rows(inputs, few), targets.split(few), strict=True):
             recorded = record(problem.network, weights, layout, part, separate=separate)
             check_finite(recorded.outputs)

@@ -24,7 +24,7 @@ from coset.weights.memory import activations
 from coset.weights.network import Network
 from coset.weights.stacking import unstack
 
-_ACTIVATIONS = 1 << 30
+_ACTIVATIONS = 1 << 28
 """Bytes of activations and their derivatives that are alive at a time."""
 
 _SIDE_BY_SIDE = 10_000

@@ -17,7 +17,7 @@ from coset.curvature.tangent import Point, Tangent
 from coset.errors import CosetError
 from coset.linalg import LinearOperator
 
-_MEMORY = 1 << 30
+_MEMORY = 1 << 28
 """Bytes that the directions and what they do to the outputs may take."""
 
 _MOST = 32

@@ -339,10 +339,20 @@ class Tangent:
 
 
 @torch.no_grad()
-def tangent_of(problem: Problem, weights: Weights, layout: Layout) -> Tangent:
-    """The tangent model of a problem at some weights."""
+def tangent_of(
+    problem: Problem, weights: Weights, layout: Layout, *, memory: int = 1 << 30
+) -> Tangent:
+    """The tangent model of a problem at some weights.
+
+    Args:
+        problem: Network, likelihood and data.
+        weights: Where the network is linearised.
+        layout: The weights of the model.
+        memory: Bytes that its Jacobian, or what its products keep, may take.
+    """
     outputs, targets = problem.outputs_and_targets(weights)
-    jacobian = Jacobian.of(problem, weights, layout, outputs)
+    kept, room = memory // 4, memory // 2
+    jacobian = Jacobian.of(problem, weights, layout, outputs, kept=kept, room=room)
     return Tangent(problem, weights, layout, jacobian, outputs, targets)
 
 

@@ -150,3 +150,33 @@ def test_an_effort_of_samples_is_refused():
 def test_a_curvature_that_was_asked_for_is_measured_as_it_is(many, options):
     found = fitted(many, effort=10.0, **options).posterior.report
     assert not any("random column" in warning for warning in found.warnings)
+
+
+def test_too_little_effort_is_the_last_layer_alone_and_says_so(many):
+    found, last = fitted(many, effort=1.0), fitted(many, subset=LastLayer())
+    assert found.posterior.layout.names == ("2.weight", "2.bias")
+    assert found.log_evidence == last.log_evidence
+    (note,) = found.posterior.report.warnings
+    assert note.startswith("the last layer alone: one pass")
+    assert "effort=3 has it" in note
+    assert fitted(many, effort=3.0).posterior.layout.names != last.posterior.layout.names
+
+
+def test_too_little_memory_is_the_last_layer_alone_and_names_the_setting(many):
+    found = fitted(many, memory=1000)
+    assert found.posterior.layout.names == ("2.weight", "2.bias")
+    (note,) = found.posterior.report.warnings
+    assert "Laplace(memory=1 << 30) has them" in note
+    asked = fitted(many, memory=1000, curvature=KFAC(columns=None))  # does as it is told
+    assert asked.posterior.layout.names != ("2.weight", "2.bias")
+
+
+def test_activations_within_the_memory_change_nothing_but_rounding(many, monkeypatch):
+    whole = fitted(many, effort=math.inf)
+    monkeypatch.setattr("coset.curvature.measure._RUN", 20_000)
+    few = fitted(many, effort=math.inf, memory=100_000)
+    assert few.log_evidence == pytest.approx(whole.log_evidence, rel=2e-3)  # another search
+    inputs = many[1][0][:50]
+    torch.testing.assert_close(
+        covariance(few, inputs), covariance(whole, inputs), rtol=0.05, atol=1e-4
+    )

@@ -21,12 +21,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from coset.bayes.batches import InMemory
 from coset.bayes.defaults import has_constant_curvature
 from coset.bayes.problem import Problem
+from coset.curvature.capture import record
 from coset.curvature.columns import column_count
 from coset.curvature.kfac import KFAC
-from coset.curvature.measure import Curvature
+from coset.curvature.measure import Curvature, blocks_of
 from coset.curvature.sampled import MonteCarloFisher, plain
 from coset.inference.laplace.by_evidence import ByEvidence
 from coset.printing import several
+from coset.vocabulary import Weights
+from coset.weights.inputs import take_rows
 
 EPOCHS = 4.0
 """Epochs of training that a fit may cost unless told otherwise."""
@@ -42,6 +45,10 @@ _PRODUCT = 2.0
 
 _COLUMN, _CORRECTED = 2.0, 3.0
 """Forward passes of one column sent back: for the Kronecker factors, and along their axes."""
+
+LEAST = 7.0
+"""Forward passes of the least that all layers can have: outputs and their change, one column back,
+and mode and precisions on a hundredth of the rows."""
 
 _DIRECTIONS = 16
 """Directions in which a mode is sought, in all steps of tuning, as they are usual."""
@@ -81,6 +88,7 @@ class Plan:
     directions: int = 0
     passes: float = 0.0
     last: float = 0.0
+    memory: int = 1 << 30
 
     @property
     def is_whole(self) -> bool:
@@ -219,6 +227,33 @@ def some_rows(problem: Problem, plan: Plan, generator: torch.Generator) -> Probl
     drawn = torch.randperm(plan.size, generator=generator)[: plan.rows].sort().values
     train = InMemory(*problem.train.rows(drawn), problem.train.batch_size)
     return replace(problem, train=train)
+
+
+def factor_bytes(problem: Problem, weights: Weights) -> int:
+    """Bytes of the Kronecker factors of all layers, while they are measured and decomposed.
+
+    >>> from torch import nn
+    >>> data = torch.zeros(5, 2), torch.zeros(5, dtype=torch.long)
+    >>> problem = Problem.of(nn.Linear(2, 4), data)
+    >>> factor_bytes(problem, problem.network.weights)  # 24 · (4² + 3²) and 40 · 12
+    1080
+    """
+    inputs, _ = next(iter(problem.train))
+    network, layout = problem.network, problem.network.layout
+    recorded = record(network, weights, layout, take_rows(inputs, slice(1)))
+    if recorded.foreign:  # it is refused by name where it is measured
+        return 0
+    shapes = [block.entries.shape for block in blocks_of(recorded, layout)]
+    return sum(24 * b * (o * o + i * i) + 40 * b * o * i for b, o, i in shapes)
+
+
+def gigabytes(size: float) -> str:
+    """Bytes as one says them.
+
+    >>> gigabytes(3 << 29)
+    '1.5 GiB'
+    """
+    return f"{size / 2**30:.3g} GiB"
 
 
 def multiplications(problem: Problem) -> int:

@@ -1,5 +1,6 @@
 """The linearised Laplace approximation (MacKay 1992; Immer et al. 2021; Antorán et al. 2022)."""
 
+import math
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -16,7 +17,15 @@ from coset.curvature.sampled import plain, uncorrected
 from coset.curvature.tangent import Tangent, tangent_along
 from coset.errors import CosetError, require_kinds
 from coset.inference.doubts import examine, with_kept_prior
-from coset.inference.laplace.budget import Plan, plan_of, some_rows
+from coset.inference.laplace.budget import (
+    EPOCH,
+    LEAST,
+    Plan,
+    factor_bytes,
+    gigabytes,
+    plan_of,
+    some_rows,
+)
 from coset.inference.laplace.by_evidence import ByEvidence
 from coset.inference.laplace.evidence import spectrum_of
 from coset.inference.laplace.features import problem_of_layer
@@ -151,24 +160,31 @@ class Laplace:
             unit = problem.with_likelihood(GaussianNoise(1.0))  # in whitened outputs
         elif unknown == "size":
             unit = problem.with_noise(1.0)
+        last_layer_because = self._last_layer_because(unit, weights)
+        if last_layer_because is not None:
+            alone = replace(self, subset=LastLayer())
+            found = alone._by_curvature(curvature, problem, weights, generator, passes)
+            told = (last_layer_because, *found.report.warnings)
+            return replace(found, report=replace(found.report, warnings=told))
         part = part_of(self.subset, curvature, unit, weights, generator=generator)
         part = replace(part, fixed=_others(part.layout, weights))
-        asked = problem
+        asked, effort = problem, self.effort
         if isinstance(self.subset, LastLayer):
             passes.phase(0.0, 0.5, "features of the last layer")
             layer = problem_of_layer(problem, weights, part.layout, self.memory)
             if layer is not None:
                 problem, unit = layer, replace(unit, network=layer.network, train=layer.train)
+                effort = None  # what is left is little: the network has run
         if self.tuning is None:
             passes.phase(0.5, 1.0, "curvature", passes=2)
             return with_kept_prior(_untuned(problem, weights, part), asked, _RULE)
         settings, notes = self.tuning.settled(unit.link()).with_safe_mean(unit, weights)
         if unknown != "covariance":
-            plan = self._plan(unit, settings)
+            plan = self._plan(unit, settings, effort)
             some = passes.over(some_rows(problem, plan, generator))
             posterior, _ = _tuned(problem, weights, part, settings, passes, plan, some)
         else:
-            whole = Plan(problem.train.size, problem.train.size)
+            whole = Plan(problem.train.size, problem.train.size, memory=self.memory)
             posterior = fit_whitened(
                 problem,
                 weights,
@@ -181,12 +197,35 @@ class Laplace:
         looked_at = problem if settings.validation is None else asked
         return examine(posterior, looked_at, settings.validation, _RULE.link)
 
-    def _plan(self, problem: Problem, settings: ByEvidence) -> Plan:
+    def _plan(self, problem: Problem, settings: ByEvidence, effort: float | None) -> Plan:
         """On how many rows what is found; a subnetwork's exact Jacobian is one over all rows."""
         if isinstance(self.subset, Subnetwork) or isinstance(self.curvature, MatrixFree):
-            return Plan(problem.train.size, problem.train.size)
-        free = self.curvature == KFAC() and self.subset is None
-        return plan_of(problem, self.curvature, settings, self.effort, free=free)
+            return Plan(problem.train.size, problem.train.size, memory=self.memory)
+        plan = plan_of(problem, self.curvature, settings, effort, free=self._is_free)
+        return replace(plan, memory=self.memory)
+
+    @property
+    def _is_free(self) -> bool:
+        """Whether nobody asked for a curvature or a subset, so that the budget may choose."""
+        return self.curvature == KFAC() and self.subset is None
+
+    def _last_layer_because(self, problem: Problem, weights: Weights) -> str | None:
+        """Why the last layer alone is fitted, where even one pass over all layers is too much."""
+        if not self._is_free:
+            return None
+        needed = factor_bytes(problem, weights)
+        if needed > self.memory:
+            return (
+                f"the last layer alone: Kronecker factors of all layers take {gigabytes(needed)} "
+                f"of the {gigabytes(self.memory)} that memory= allows; Laplace(memory="
+                f"{math.ceil(needed / 2**30)} << 30) has them"
+            )
+        if self.effort is not None and self.effort * EPOCH < LEAST:
+            return (
+                f"the last layer alone: one pass of curvature over all layers is more than "
+                f"effort={self.effort:g}; effort={math.ceil(LEAST / EPOCH)} has it"
+            )
+        return None
 
     def _by_samples(
         self,
@@ -306,7 +345,7 @@ def _tuned(
     share = plan.tuning_share
     passes.phase(0.0, _CURVATURE * share, "curvature")
     measured = first.build(few, weights, part.own, cuts=cuts)
-    tangent = part.tangent(few, weights)
+    tangent = part.tangent(few, weights, plan.memory)
     tuner = Tuner(settings, tangent, part.curvature, groups, learn, cuts)
     left = (0.95 - _CURVATURE) * share
 

@@ -227,10 +227,10 @@ class Part:
         found = group_weights(problem, self.layout, settings.groups, rows=rows)
         return found if self.columns is None else self.columns.groups(found)
 
-    def tangent(self, problem: Problem, weights: Weights) -> Tangent:
+    def tangent(self, problem: Problem, weights: Weights, memory: int) -> Tangent:
         """The tangent model in which only they move."""
         if self.columns is None:
-            return tangent_of(problem, weights, self.layout)
+            return tangent_of(problem, weights, self.layout, memory=memory)
         return self.columns.tangent(problem, weights)
 
     def prior(self, flat: Float[Tensor, " q"]) -> GaussianPrior:
