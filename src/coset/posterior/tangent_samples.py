@@ -25,7 +25,7 @@ from coset.weights.stacking import members_of
 _ROWS = 256
 """Inputs of a chunk at most."""
 
-_CHANGES = 1 << 22
+_CHANGES = 1 << 21
 """Numbers of all samples' changes that are alive together, beyond one input; more are slower."""
 
 

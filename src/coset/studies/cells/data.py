@@ -10,7 +10,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from coset.data import Dataset, digits, fit_images, holding_out, load, outliers_for, standardise
+from coset.data import (
+    Dataset,
+    digits,
+    fit_images,
+    holding_out,
+    load,
+    outliers_for,
+    standardise,
+)
+from coset.data.pixels import PIXEL_LOADERS
 
 
 @dataclass(frozen=True)
@@ -77,9 +86,15 @@ def checksum(parameters: Mapping[str, Any]) -> str:
     """Sixteen digits of the sha256 of all numbers that a cell reads; nothing for made-up data."""
     if "data" not in parameters:
         return ""
-    known = pictures(parameters)
+    parts: tuple[Tensor, ...]
+    if parameters["data"] in PIXEL_LOADERS:
+        pixels = PIXEL_LOADERS[str(parameters["data"])]()
+        parts = (*pixels.train, *pixels.validation, *pixels.test)
+    else:
+        known = pictures(parameters)
+        parts = (*known.train, *known.test, known.outliers)
     total = hashlib.sha256()
-    for part in (*known.train, *known.test, known.outliers):
+    for part in parts:
         total.update(str((part.dtype, tuple(part.shape))).encode())
         total.update(part.contiguous().numpy().tobytes())
     return total.hexdigest()[:16]
