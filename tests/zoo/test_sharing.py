@@ -79,6 +79,25 @@ def test_a_zoo_that_is_not_packed_is_packed_in_the_copy(tmp_path):
     assert_same(import_hub(tmp_path / "shared", tmp_path / "taken"), zoo)
 
 
+def test_all_long_work_tells_how_far_it_is(tmp_path):
+    """Each from 0 on, never backwards, and in words."""
+    folder, shared = tmp_path / "zoo", tmp_path / "shared"
+    works = {
+        "networks": lambda **how: populate(read_recipe("tiny"), folder, 3, engine=Serial(), **how),
+        "checking: 0 of 1 files": lambda **how: export_hub(folder, shared, **how),
+        "0 of 3 files": lambda **how: pack(folder, **how),
+        "measuring accuracies: 3 of 6": lambda **how: verify(folder, measure=True, **how),
+        "0 of 1 files": lambda **how: import_hub(shared, tmp_path / "taken", **how),
+    }
+    for words, work in works.items():
+        told = []
+        work(progress=lambda fraction, text, told=told: told.append((fraction, text)))
+        fractions = [fraction for fraction, _ in told]
+        assert fractions[0] == 0
+        assert fractions == sorted(fractions)
+        assert any(words in text for _, text in told)
+
+
 def test_the_viewer_finds_the_index(zoo, shared):
     import yaml
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import torch
 
 from coset.errors import CosetError
+from coset.progress import counted, reporting
 from coset.store import clear_unfinished
+from coset.vocabulary import Progress
 from coset.weights.layout import Layout
 from coset.zoo.files import Row, Rows, digest, map_flat, write_rows
 from coset.zoo.folder import Folder
@@ -30,7 +32,12 @@ class Stored:
     place: int
 
 
-def pack(folder: str | Path, *, dtype: "torch.dtype | str | None" = None) -> Zoo:
+def pack(
+    folder: str | Path,
+    *,
+    dtype: "torch.dtype | str | None" = None,
+    progress: "Progress | bool | None" = None,
+) -> Zoo:
     """Puts the files of single runs into shards of at most 512 rows and a gigabyte.
 
     A kill leaves every run in a file, in a shard or in both; a second call goes on.
@@ -38,23 +45,30 @@ def pack(folder: str | Path, *, dtype: "torch.dtype | str | None" = None) -> Zoo
     Args:
         folder: The zoo.
         dtype: What weights are stored as, such as ``torch.float16``; ``None``: as they are.
+        progress: As for :func:`coset.progress.reporting`.
     """
     place = Folder(Path(folder))
     recipe, _ = read_description(place)
     wanted = _type(dtype)
-    with place.writing():
-        _pack(place, recipe, wanted)
+    with place.writing(), reporting(progress) as tell:
+        _pack(place, recipe, wanted, tell)
     rebuild_index(place.path)
     return Zoo.open(place.path)
 
 
-def _pack(place: Folder, recipe: ZooRecipe, wanted: torch.dtype | None) -> None:
+def _pack(
+    place: Folder, recipe: ZooRecipe, wanted: torch.dtype | None, tell: "Progress | None"
+) -> None:
     """Rewrites shards of another type, then moves what is loose into new ones."""
     every = list(rows_of(place, recipe))
     shards = [rows for rows in every if rows.path.parent == place.shards]
     loose = [rows for rows in every if rows.path.parent != place.shards]
+    done = 0
+    told = counted(tell, len(every), "files")
     if wanted is not None:
         for rows in shards:
+            told(done)
+            done += 1
             if rows.dtype != str(wanted).removeprefix("torch."):
                 _write(rows.path, _stored([rows]), rows.layout, recipe, wanted)
     if loose:
@@ -65,6 +79,8 @@ def _pack(place: Folder, recipe: ZooRecipe, wanted: torch.dtype | None) -> None:
         numbers = [int(rows.path.stem) for rows in shards]
         number = max(numbers, default=-1) + 1
         for group in _groups(left, wanted):
+            told(done)
+            done += len(group)
             path = place.shards / f"{number:05d}.safetensors"
             _write(path, _stored(group), group[0].layout, recipe, wanted)
             number += 1

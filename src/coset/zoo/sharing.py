@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from coset.errors import CosetError
+from coset.progress import counted, reporting, within
 from coset.store import record_is_whole, write_bytes, write_text
+from coset.vocabulary import Progress
 from coset.zoo.folder import DESCRIPTION, Folder
 from coset.zoo.hub import download, hub_place, needed, upload
 from coset.zoo.index import rows_of
@@ -63,13 +65,16 @@ weights = zoo.weights(slice(0, 10))
 """
 
 
-def export_hub(folder: str | Path, target: str | Path) -> str:
+def export_hub(
+    folder: str | Path, target: str | Path, *, progress: "Progress | bool | None" = None
+) -> str:
     """Copies a zoo into the layout of a data set of the Hugging Face Hub.
 
     Args:
         folder: The zoo; members that have not been packed are packed in the copy.
         target: A folder that is new or empty, or ``hf://datasets/OWNER/NAME``: a data set of the
             Hub, made if it is not there, written with the token that ``hf auth login`` keeps.
+        progress: As for :func:`coset.progress.reporting`.
 
     Returns:
         Where it is: the path of the folder, or the address of the data set.
@@ -84,16 +89,18 @@ def export_hub(folder: str | Path, target: str | Path) -> str:
     parquet = needed("pyarrow.parquet")
     place = hub_place(target)
     if place is None:
-        with _made_whole(Path(target)) as made:
-            _lay_out(zoo, made, parquet)
+        with _made_whole(Path(target)) as made, reporting(progress) as tell:
+            _lay_out(zoo, made, parquet, tell)
         return str(target)
     place.require_connection()
-    with _scratch(zoo.folder) as made:
-        _lay_out(zoo, made, parquet)
+    with _scratch(zoo.folder) as made, reporting(progress) as tell:
+        _lay_out(zoo, made, parquet, tell)
         return upload(place, made)
 
 
-def import_hub(source: str | Path, folder: str | Path) -> Zoo:
+def import_hub(
+    source: str | Path, folder: str | Path, *, progress: "Progress | bool | None" = None
+) -> Zoo:
     """Takes in a zoo that :func:`export_hub` gave away.
 
     Every file is checked against its sha256, and every member against ``index.parquet``.
@@ -102,6 +109,7 @@ def import_hub(source: str | Path, folder: str | Path) -> Zoo:
         source: A folder of that layout, or ``hf://datasets/OWNER/NAME``.  What the Hub's cache has
             is used without a connection; whether there is one is known within three seconds.
         folder: Where the zoo will be: new or empty.
+        progress: As for :func:`coset.progress.reporting`.
 
     Raises:
         CosetError: A file is missing, damaged or another than the index says, the folder is taken,
@@ -109,13 +117,13 @@ def import_hub(source: str | Path, folder: str | Path) -> Zoo:
     """
     parquet = needed("pyarrow.parquet")
     place = hub_place(source)
-    with _made_whole(Path(folder)) as made:
+    with _made_whole(Path(folder)) as made, reporting(progress) as tell:
         found = Path(source) if place is None else download(place, _PATTERNS)
-        _take_in(found, made, parquet)
+        _take_in(found, made, parquet, tell)
     return Zoo.open(folder)
 
 
-def _take_in(source: Path, made: Path, parquet: Any) -> None:
+def _take_in(source: Path, made: Path, parquet: Any, tell: "Progress | None") -> None:
     """Copies the files that the index of a source names, and checks that they are what it says."""
     for name in (DESCRIPTION, INDEX):
         if not (source / name).is_file():
@@ -126,7 +134,10 @@ def _take_in(source: Path, made: Path, parquet: Any) -> None:
     told = _told(source / INDEX, parquet)
     write_bytes(made / DESCRIPTION, (source / DESCRIPTION).read_bytes())
     (made / "shards").mkdir()
-    for file in sorted({file for *_, file, _ in told}):
+    files = sorted({file for *_, file, _ in told})
+    count = counted(tell, len(files), "files")
+    for number, file in enumerate(files):
+        count(number)
         if not _SHARD.fullmatch(file):
             raise CosetError(
                 f"got {source / INDEX} with the file {file!r:.80}",
@@ -176,7 +187,7 @@ def _require_whole(path: Path, shown: Path) -> None:
         )
 
 
-def _lay_out(zoo: Zoo, made: Path, parquet: Any) -> None:
+def _lay_out(zoo: Zoo, made: Path, parquet: Any, tell: "Progress | None") -> None:
     """Makes all files of the layout; shards are linked where the disk allows it."""
     source, copy = Folder(zoo.folder), Folder(made)
     for path in source.files():
@@ -184,11 +195,14 @@ def _lay_out(zoo: Zoo, made: Path, parquet: Any) -> None:
         target.parent.mkdir(exist_ok=True)
         _link_or_copy(path, target)
     write_bytes(copy.description, source.description.read_bytes())
-    found = pack(made)
+    found = pack(made, progress=within(tell, 0.0, 0.5, "packing") or False)
     for name in ("members", "dropped"):
         shutil.rmtree(made / name, ignore_errors=True)
     copy.index.unlink(missing_ok=True)
-    for path in copy.files():
+    shards = list(copy.files())
+    count = counted(within(tell, 0.5, 1.0, "checking"), len(shards), "files")
+    for number, path in enumerate(shards):
+        count(number)
         _require_whole(path, source.path / path.relative_to(made))
     rows = _rows(found)
     columns = {name: [row.get(name) for row in rows] for name in _columns(rows)}

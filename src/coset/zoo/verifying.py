@@ -10,9 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.errors import CosetError
+from coset.progress import counted, reporting, within
 from coset.store import record_is_whole
 from coset.symmetry.discover import discover
 from coset.symmetry.removing.canonical import canonicalise
+from coset.vocabulary import Progress
 from coset.weights.layout import Layout
 from coset.weights.network import weights_of
 from coset.zoo.files import Rows, digest, map_flat, read_rows
@@ -50,7 +52,9 @@ class Fault:
         return f"{self.file}{concerned}: {self.what}"
 
 
-def verify(folder: str | Path, *, measure: bool = False) -> tuple[Fault, ...]:
+def verify(
+    folder: str | Path, *, measure: bool = False, progress: "Progress | bool | None" = None
+) -> tuple[Fault, ...]:
     """Checks all files of a zoo: nothing found is an empty tuple.
 
     Checksums, shapes, recipe and finite numbers come first.  If they are in order, members are
@@ -59,23 +63,32 @@ def verify(folder: str | Path, *, measure: bool = False) -> tuple[Fault, ...]:
     Args:
         folder: The zoo.
         measure: Whether accuracies are measured again.
+        progress: As for :func:`coset.progress.reporting`.
     """
     place = Folder(Path(folder))
     recipe, _ = read_description(place)
-    damaged = check_files(place, recipe)
-    if damaged:
-        return damaged
-    zoo = Zoo.open(place.path)
-    faults = list(check_twins(zoo))
-    if measure:
-        faults += _check_accuracies(zoo)
+    with reporting(progress) as tell:
+        damaged = check_files(place, recipe, within(tell, 0.0, 0.1, "checking files"))
+        if damaged:
+            return damaged
+        zoo, most = Zoo.open(place.path), 0.4 if measure else 1.0
+        faults = list(check_twins(zoo, within(tell, 0.1, most, "comparing networks")))
+        if measure:
+            faults += _check_accuracies(zoo, within(tell, most, 1.0, "measuring accuracies"))
     return tuple(faults)
 
 
-def check_files(place: Folder, recipe: ZooRecipe) -> tuple[Fault, ...]:
+def check_files(
+    place: Folder, recipe: ZooRecipe, tell: "Progress | None" = None
+) -> tuple[Fault, ...]:
     """What is wrong with the bytes, shapes and numbers of the files."""
     layout = Layout.of(weights_of(build_module(recipe)))
-    found = [each for path in place.files() for each in _check_file(path, recipe, layout)]
+    paths = list(place.files())
+    found: list[_Found] = []
+    told = counted(tell, len(paths), "files")
+    for number, path in enumerate(paths):
+        told(number)
+        found += _check_file(path, recipe, layout)
     return tuple(_numbered(place, recipe, found)) if found else ()
 
 
@@ -128,7 +141,7 @@ def _numbered(place: Folder, recipe: ZooRecipe, found: list[_Found]) -> Iterator
         yield Fault(file, None if each.run is None else numbers.get(each.run), each.what)
 
 
-def check_twins(zoo: Zoo) -> Iterator[Fault]:
+def check_twins(zoo: Zoo, tell: "Progress | None" = None) -> Iterator[Fault]:
     """Members that are one network, or one network up to its symmetries."""
     if len(zoo) < 2:
         return
@@ -142,7 +155,9 @@ def check_twins(zoo: Zoo) -> Iterator[Fault]:
         return zoo.layout.flatten(canonicalise(group, weights))
 
     norms, heights = [], []
+    told = counted(tell, len(zoo), "networks")
     for part in zoo.parts(size=64):
+        told(part.start)
         flat = forms(part)
         norms.append(flat.norm(dim=1))
         heights.append(flat @ probes)
@@ -161,10 +176,13 @@ def check_twins(zoo: Zoo) -> Iterator[Fault]:
                     yield Fault(_file(zoo, high), high, f"it is member {low} again, up to symmetry")
 
 
-def _check_accuracies(zoo: Zoo) -> Iterator[Fault]:
-    for step in {member.step for member in zoo.members}:
+def _check_accuracies(zoo: Zoo, tell: "Progress | None") -> Iterator[Fault]:
+    steps = {member.step for member in zoo.members}
+    told = counted(tell, len(steps) * len(zoo), "networks")
+    for done, step in enumerate(steps):
         kept = [member for member in zoo.members if member.step == step]
         for part in zoo.parts(size=64):
+            told(done * len(zoo) + part.start)
             again = measure_stack(zoo.recipe, zoo.weights(part, step=step))
             for member, metrics in zip(kept[part], again, strict=True):
                 found = metrics["accuracy"]
