@@ -12,10 +12,6 @@ from math import ceil, inf
 import torch
 
 from coset.bayes.problem import Problem
-from coset.curvature.columns import column_count
-from coset.curvature.kfac import KFAC
-from coset.curvature.matrix_free import MatrixFree
-from coset.curvature.sampled import MonteCarloFisher, plain
 from coset.inference.ensemble import DeepEnsemble
 from coset.inference.laplace.method import Laplace
 from coset.inference.laplace.part import LastLayer
@@ -39,9 +35,8 @@ _PROBED = 0.1
 _LONG = 60.0
 """Seconds of work from which it is said what would be cheaper."""
 
-_FIRST, _LATER, _ROUGH = 8, 2, 2
-"""Products with the Jacobian, as they are usual, in the first step of tuning and in later ones; and
-random columns."""
+_LITTLE = 3.0
+"""Epochs of training that a fit of all layers can do with."""
 
 
 @dataclass(frozen=True)
@@ -118,31 +113,9 @@ def _plus(first: Cost | None, second: Cost) -> Cost | None:
 
 
 def _laplace(method: Laplace, problem: Problem) -> Cost | None:
-    """Passes for the curvature, column by column, and products with the Jacobian for the mode.
-
-    Of the last layer alone nothing goes back: its passes run the network.
-    """
-    curvature = method.curvature
-    if isinstance(curvature, MatrixFree):
-        return None
-    columns = column_count(problem.likelihood, problem.one_output())
-    size = problem.train.size
-    structure = plain(curvature)
-    if isinstance(curvature, MonteCarloFisher):
-        columns = curvature.draws
-    elif isinstance(structure, KFAC) and structure.columns is not None:
-        columns = min(columns, structure.columns)
-    corrected = isinstance(structure, KFAC) and structure.corrected
-    passes, products = [columns] * (1 + corrected), 0
-    if method.tuning is not None:
-        settings = method.tuning.settled(problem.link())
-        if settings.hessian == "tangent":  # a first look, three rough ones and the last
-            passes = [columns, *[min(columns, _ROUGH)] * 3, columns]
-        if settings.mean != "network":
-            products = _FIRST + 4 * _LATER
-    if isinstance(method.subset, LastLayer):
-        return Cost((1 + len(passes) + products) * size)
-    return Cost((1 + len(passes)) * size, (sum(passes) + products) * size)
+    """Passes as the fit itself counts them."""
+    plan = method.planned(problem)
+    return None if plan is None else Cost(ceil(plan.passes * problem.train.size))
 
 
 def speed_of(problem: Problem) -> Cost:
@@ -197,9 +170,11 @@ def foretell(method: Method, problem: Problem, *, least: float) -> Iterator[str]
         return
     counts = {"run": ceil(cost.forward / size), "gradient": ceil(cost.gradients / size)}
     work = " and ".join(several(count, what) for what, count in counts.items() if count)
+    plan = method.planned(problem) if isinstance(method, Laplace) else None
+    chosen = "" if plan is None or not plan.choice else f"; {plan.choice}"
     yield (
         f"{type(method).__name__}() on {several(size, 'row')}: about {duration(seconds)}, "
-        f"for some {work} of each row"
+        f"for some {work} of each row{chosen}"
     )
     if seconds >= _LONG:
         yield f"cheaper: {'; '.join(_cheaper(method, problem, seconds, speed))}"
@@ -211,8 +186,9 @@ def _cheaper(method: Method, problem: Problem, seconds: float, speed: Cost) -> I
         last = cost_of(replace(method, subset=LastLayer()), problem)
         if last is not None:
             yield f"Laplace(subset=LastLayer()), about {duration(last.seconds(speed))}"
-        few = max(1, problem.train.size // 5)
-        yield f"{several(few, 'row')}, about {duration(seconds / 5)}"
+        less = cost_of(replace(method, effort=_LITTLE), problem)
+        if less is not None and less.seconds(speed) < seconds / 2:
+            yield f"Laplace(effort={_LITTLE:g}), about {duration(less.seconds(speed))}"
     elif isinstance(method, DeepEnsemble | MultiMode):
         field = "members" if isinstance(method, DeepEnsemble) else "modes"
         yield f"{field}=2, about {duration(2 * seconds / max(2, getattr(method, field)))}"

@@ -46,6 +46,9 @@ _PRODUCT = 2.0
 _COLUMN, _CORRECTED = 2.0, 3.0
 """Forward passes of one column sent back: for the Kronecker factors, and along their axes."""
 
+LAYER = 2.0
+"""Forward passes of the last layer alone: what it reads, and as much again for all else."""
+
 LEAST = 7.0
 """Forward passes of the least that all layers can have: outputs and their change, one column back,
 and mode and precisions on a hundredth of the rows."""
@@ -89,6 +92,7 @@ class Plan:
     passes: float = 0.0
     last: float = 0.0
     memory: int = 1 << 30
+    because: str = ""
 
     @property
     def is_whole(self) -> bool:
@@ -107,17 +111,25 @@ class Plan:
         return found | ({"passes": self.passes} if self.passes else {})
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader of the report should know."""
+    def choice(self) -> str:
+        """What was chosen, where it is not everything on all rows."""
         if self.is_whole:
-            return ()
+            return self.because
         columns = (
             "" if self.columns is None else f" through {several(self.columns, 'random column')}"
         )
         return (
             f"mode and precisions from {self.rows:,} of {self.size:,} rows, curvature from all"
-            f"{columns}: log_evidence is an estimate for all rows; Laplace(effort=…) spends more",
+            f"{columns}"
         )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the report should know."""
+        if self.is_whole:
+            return ()
+        told = "log_evidence is an estimate for all rows; Laplace(effort=…) spends more"
+        return (f"{self.choice}: {told}",)
 
     def last_curvature(self, curvature: Curvature) -> Curvature:
         """What is measured in the pass over all rows."""
@@ -173,6 +185,13 @@ class Work:
         return self.tuning + 1 + self.columns * self.column
 
 
+def untuned_passes(problem: Problem, curvature: Curvature) -> float:
+    """Forward passes of a curvature alone, and of the likelihood."""
+    columns, structure = columns_of(problem, curvature), plain(curvature)
+    corrected = isinstance(structure, KFAC) and structure.corrected
+    return 2 + columns * _COLUMN + corrected * (1 + columns * _CORRECTED)
+
+
 def columns_of(problem: Problem, curvature: Curvature) -> int:
     """Columns of the output Hessian's root that a curvature sends back for each row."""
     if isinstance(curvature, MonteCarloFisher):
@@ -189,6 +208,7 @@ def plan_of(
     effort: float | None,
     *,
     free: bool,
+    groups: int = 1,
 ) -> Plan:
     """What a fit does with its budget.
 
@@ -198,6 +218,8 @@ def plan_of(
         settings: Without ``"auto"``.
         effort: Epochs of training; ``None``: the default budget.
         free: Whether random columns may stand for all; else the curvature is measured as it is.
+        groups: Of weights with one precision each: rows have no fewer outputs in all, even where
+            that is more than the budget.
     """
     size, work = problem.train.size, Work.of(problem, curvature, settings)
     budget = EPOCH * (EPOCHS if effort is None else effort)
@@ -215,7 +237,8 @@ def plan_of(
         one = left - _AHEAD >= _SHARE * work.tuning
         directions = min(_MOST_AHEAD, max(int(one), int(left / 2 / _AHEAD)))
     last += directions * _AHEAD
-    rows = min(size, max(1, int((budget - last) * size / work.tuning)))
+    least = math.ceil(groups / problem.outputs_each())
+    rows = min(size, max(1, least, int((budget - last) * size / work.tuning)))
     drawn = columns if columns < work.columns else None
     return Plan(size, rows, drawn, directions, last + rows / size * work.tuning, last)
 

@@ -19,17 +19,19 @@ from coset.errors import CosetError, require_kinds
 from coset.inference.doubts import examine, with_kept_prior
 from coset.inference.laplace.budget import (
     EPOCH,
+    LAYER,
     LEAST,
     Plan,
     factor_bytes,
     gigabytes,
     plan_of,
     some_rows,
+    untuned_passes,
 )
 from coset.inference.laplace.by_evidence import ByEvidence
 from coset.inference.laplace.evidence import spectrum_of
 from coset.inference.laplace.features import problem_of_layer
-from coset.inference.laplace.groups import cuts_of
+from coset.inference.laplace.groups import Groups, cuts_of
 from coset.inference.laplace.noise import fit_whitened, residual_noise
 from coset.inference.laplace.part import LastLayer, Part, Subnetwork, Subset, layout_of, part_of
 from coset.inference.laplace.tuning import Tuner
@@ -180,15 +182,16 @@ class Laplace:
             return with_kept_prior(_untuned(problem, weights, part), asked, _RULE)
         settings, notes = self.tuning.settled(unit.link()).with_safe_mean(unit, weights)
         if unknown != "covariance":
-            plan = self._plan(unit, settings, effort)
+            groups = part.groups(problem, settings)
+            plan = self._plan(unit, settings, effort, groups=len(groups.names))
             some = passes.over(some_rows(problem, plan, generator))
-            posterior, _ = _tuned(problem, weights, part, settings, passes, plan, some)
+            posterior, _ = _tuned(problem, weights, part, settings, groups, passes, plan, some)
         else:
-            whole = Plan(problem.train.size, problem.train.size, memory=self.memory)
+            groups, whole = part.groups(unit, settings), self._plan(unit, settings, math.inf)
             posterior = fit_whitened(
                 problem,
                 weights,
-                lambda white: _tuned(white, weights, part, settings, passes, whole, white),
+                lambda white: _tuned(white, weights, part, settings, groups, passes, whole, white),
                 settings,
             )
         report = replace(posterior.report, warnings=(*posterior.report.warnings, *notes))
@@ -197,11 +200,32 @@ class Laplace:
         looked_at = problem if settings.validation is None else asked
         return examine(posterior, looked_at, settings.validation, _RULE.link)
 
-    def _plan(self, problem: Problem, settings: ByEvidence, effort: float | None) -> Plan:
+    def planned(self, problem: Problem) -> Plan | None:
+        """What a fit will do, counted before it begins; ``None`` where that is not known."""
+        if isinstance(self.curvature, MatrixFree):
+            return None
+        size = problem.train.size
+        if unknown_noise(problem.likelihood) == "size":
+            problem = problem.with_noise(1.0)
+        if isinstance(self.subset, LastLayer):
+            return Plan(size, size, passes=LAYER)
+        because = self._last_layer_because(problem, problem.network.weights)
+        if because is not None:
+            return Plan(size, size, passes=LAYER, because=because)
+        if self.tuning is None:
+            return Plan(size, size, passes=untuned_passes(problem, self.curvature))
+        if unknown_noise(problem.likelihood) == "covariance":
+            problem = problem.with_likelihood(GaussianNoise(1.0))
+            return self._plan(problem, self.tuning.settled(problem.link()), math.inf)
+        return self._plan(problem, self.tuning.settled(problem.link()), self.effort)
+
+    def _plan(
+        self, problem: Problem, settings: ByEvidence, effort: float | None, groups: int = 1
+    ) -> Plan:
         """On how many rows what is found; a subnetwork's exact Jacobian is one over all rows."""
-        if isinstance(self.subset, Subnetwork) or isinstance(self.curvature, MatrixFree):
-            return Plan(problem.train.size, problem.train.size, memory=self.memory)
-        plan = plan_of(problem, self.curvature, settings, effort, free=self._is_free)
+        assert not isinstance(self.curvature, MatrixFree)
+        effort = math.inf if isinstance(self.subset, Subnetwork) else effort
+        plan = plan_of(problem, self.curvature, settings, effort, free=self._is_free, groups=groups)
         return replace(plan, memory=self.memory)
 
     @property
@@ -318,6 +342,7 @@ def _tuned(
     weights: Weights,
     part: Part,
     settings: ByEvidence,
+    groups: Groups,
     passes: Passes,
     plan: Plan,
     some: Problem,
@@ -329,6 +354,7 @@ def _tuned(
         weights: Of the whole network.
         part: What is uncertain.
         settings: Of the search, without ``"auto"``.
+        groups: Which weights share a precision.
         passes: Told how far it is.
         plan: On which rows what is found.
         some: The same problem over the rows for mode and precisions.
@@ -339,7 +365,6 @@ def _tuned(
         problem, some = problem.with_likelihood(noise), some.with_likelihood(noise)
     learn = is_learnt(problem.likelihood)
     unit, few = (each.with_noise(1.0) if learn else each for each in (problem, some))
-    groups = part.groups(problem, settings)
     cuts = cuts_of(part.own, groups.labels)
     first = _first(part.curvature, unit, weights, settings)
     share = plan.tuning_share
