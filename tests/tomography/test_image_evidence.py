@@ -126,3 +126,24 @@ def test_the_evidence_learns_the_noise_of_its_own_model(setting, scales):
         tuned = tune(replace(problem, residual=drawn), prior, level=1e-2)
         gaps.append(float(tuned.scales.noise.log() - scales.noise.log()))
     assert abs(sum(gaps) / len(gaps)) < 0.3
+
+
+def test_the_dispersion_of_counts_is_learnt(setting, scales):
+    """Noise of nine times the known variance, 5 draws: the mean log factor within 0.5 of log 9.
+
+    Its standard error is about √(2/40/5) = 0.1; without more noise than known it is one.
+    """
+    *_, problem = setting
+    half = torch.linalg.cholesky(problem.covariance(scales))
+    random = torch.Generator().manual_seed(2)
+    prior = ByMarginalLikelihood(mean="tangent")
+    drawn = [half @ torch.randn(len(half), generator=random).double() for _ in range(5)]
+
+    def learnt(residual, known):
+        counted = replace(problem, residual=residual, noise=known, dispersed=True)
+        return float(tune(counted, prior, level=1e-2).scales.noise)
+
+    known = torch.full_like(problem.residual, float(scales.noise) / 9)
+    factors = torch.tensor([learnt(each, known) for each in drawn])
+    assert float(factors.log().mean()) == pytest.approx(math.log(9), abs=0.5)
+    assert learnt(drawn[0], 100 * known) == 1.0

@@ -97,7 +97,12 @@ def test_counts_end_to_end():
     found = readings_of(SCAN, photons=1e4)
     result = quickly(found.readings, noise=Poisson(1e4))
     assert peak_signal_to_noise(result.image, found.truth) > 15
-    assert result.noise == pytest.approx(1e-2, rel=1.0)  # 1/√(photons left)
+    known = quickly(found.readings, noise=Poisson(1e4, dispersion=1.0))
+    assert float(known.tuned.scales.noise) == 1.0
+    assert known.noise == pytest.approx(1e-2, rel=1.0)  # 1/√(photons left)
+    dispersion = float(result.tuned.scales.noise)
+    assert dispersion >= 1.0
+    assert result.noise == pytest.approx(dispersion**0.5 * known.noise, rel=1e-6)
 
 
 def test_a_fan_and_evidence_alone():

@@ -66,6 +66,7 @@ class EvidenceProblem:
         grams: Class matrices of each block, between readings.
         residual: ``y - A (f - J θ~)``.
         noise: Known variances of the readings; ``None``: one variance, learnt.
+        dispersed: Whether known variances have a common factor of at least one, learnt.
         edge_means: Differences of neighbouring pixels in the fitted image.
         edge_variances: Class sums of the differences for each block.
         edge_weight: How many edges each of these stands for.
@@ -84,6 +85,7 @@ class EvidenceProblem:
     strength: float
     network_residual: Float[Tensor, " readings"]
     outer: tuple[Float[Tensor, "taps taps"], ...]
+    dispersed: bool = False
 
     def covariance(self, scales: Scales) -> Float[Tensor, "readings readings"]:
         """The covariance of the readings."""
@@ -211,7 +213,7 @@ def tune(
         iterations: Steps at most.
     """
     taps = [len(matrices) > 1 for matrices in problem.grams]
-    learns_noise = problem.noise is None
+    learns_noise = problem.noise is None or problem.dispersed
     at_network = (
         isinstance(prior, TotalVariationInformed | ByMarginalLikelihood) and prior.mean == "network"
     )
@@ -250,7 +252,10 @@ def tune(
     bounds = [(value - 16.0, value + 8.0) for value in start]
     start += [math.log(_START_LENGTH)] * sum(taps)
     bounds += [(math.log(_LENGTHS[0]), math.log(_LENGTHS[1]))] * sum(taps)
-    if learns_noise:
+    if problem.dispersed:
+        start.append(0.5)
+        bounds.append((0.0, 16.0))
+    elif learns_noise:
         start.append(math.log(level))
         bounds.append((math.log(level) - 12.0, math.log(level) + 8.0))
     trace: list[float] = []

@@ -223,6 +223,7 @@ def evidence_problem(
         strength=strength,
         network_residual=values - projected,
         outer=tuple(w.double().mT @ w.double() for w in features.weights()),
+        dispersed=observed.counts is not None and observed.dispersion is None,
     )
 
 

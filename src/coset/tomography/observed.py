@@ -31,6 +31,7 @@ class Observed:
         counts: Photons counted, if readings are counts.
         photons: Counted where nothing is in the way.
         start: A Gaussian process on pixels, fitted to the readings.
+        dispersion: What variances of counts are multiplied with; ``None``: to be learnt.
     """
 
     operator: SparseOperator
@@ -41,6 +42,7 @@ class Observed:
     counts: Float[Tensor, " readings"] | None
     photons: float
     start: PixelProcess
+    dispersion: float | None = None
 
     @property
     def level(self) -> float:
@@ -88,7 +90,8 @@ class Observed:
             return self.values, self.variance
         expected = self._expected(projected)
         change = (expected - self.counts.to(projected)) / expected
-        return projected + change / self.unit, 1 / (expected * self.unit**2)
+        variance = (self.dispersion or 1.0) / (expected * self.unit**2)
+        return projected + change / self.unit, variance
 
     def _expected(self, projected: Tensor) -> Tensor:
         # nothing that is seen takes away more than e^-30 of the photons
@@ -111,8 +114,9 @@ def observe(readings: Tensor, scan: Scan, noise: Noise, *, memory: int = 4 << 30
         operator = SparseOperator(operator.matrix[seen.nonzero().flatten().numpy()])
     flat = flat[seen]
     counts, photons, variance, values = None, math.inf, None, flat
+    dispersion = None
     if isinstance(noise, Poisson):
-        counts, photons = flat, float(noise.photons)
+        counts, photons, dispersion = flat, float(noise.photons), noise.dispersion
         values = -((counts + 0.5) / photons).log()
         variance = 1 / (counts + 0.5)
     elif not isinstance(noise, str):
@@ -129,4 +133,6 @@ def observe(readings: Tensor, scan: Scan, noise: Noise, *, memory: int = 4 << 30
         start.cross / unit**2,
         start.log_evidence,
     )
-    return Observed(operator, scan.size, unit, values / unit, scaled, counts, photons, again)
+    return Observed(
+        operator, scan.size, unit, values / unit, scaled, counts, photons, again, dispersion
+    )

@@ -35,7 +35,7 @@ class Reconstruction:
         standard_deviation: Of every pixel.
         samples: Draws from the posterior.
         noise: Standard deviation of the noise of readings: learnt, given, or for counts the
-            typical one of a line integral.
+            typical one of a line integral, with the dispersion that was learnt.
         log_evidence: Of the readings under the linearised model; of those that the scales were
             tuned on, where there are too many for exact algebra.
         covariance: Of all pixels, row by row, where memory allows.

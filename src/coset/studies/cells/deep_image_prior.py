@@ -70,7 +70,8 @@ def _image(parameters: Mapping[str, Any], seed: int) -> dict[str, Any]:
     scan = ParallelBeam(int(parameters["size"]), int(parameters["angles"]))
     photons = parameters.get("photons")
     made = _readings(parameters, scan, seed)
-    noise = Poisson(float(photons)) if photons else "gaussian"
+    dispersion = None if parameters.get("dispersion") == "learnt" else 1.0
+    noise = Poisson(float(photons), dispersion) if photons else "gaussian"
     observed = observe(made.readings, scan, noise)
     settings = DeepImagePrior(
         steps=int(parameters["steps"]), stop=parameters.get("stop", "discrepancy")
@@ -174,6 +175,8 @@ class _Trial:
         values = self._scores(method, posterior)
         values[f"log_evidence_{method}"] = tuned.log_evidence
         values[f"evidence_steps_{method}"] = len(tuned.trace)
+        if problem.dispersed:
+            values[f"dispersion_{method}"] = float(tuned.scales.noise)
         if self._made.noise is not None:
             values[f"noise_{method}"] = unit * self._noise / self._made.noise
         if method == "tv_tangent":
