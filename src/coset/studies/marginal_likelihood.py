@@ -8,6 +8,7 @@ from coset.studies.study import (
     Claim,
     Control,
     Exhibit,
+    ExplorerExhibit,
     Panel,
     Series,
     Study,
@@ -413,6 +414,22 @@ STUDY = Study(
                 )
                 for name, label in (("tangent", "θ*"), ("network", "θ~"))
             ),
+            _TOY,
+        ),
+        ExplorerExhibit(
+            "precision",
+            "evidence",
+            "Move the prior precision, and watch the error bars and the evidence",
+            "The same network and data, of the first seed. Left: the linearised prediction with "
+            "two standard deviations, noise left out. Right: the evidence of each precision, at "
+            "the mode θ* of the linearised model and at the network's own weights θ~; each has "
+            "its own maximum.",
+            (
+                *("grid", "evidence_tangent", "evidence_network", "chosen_tangent"),
+                *("chosen_network", "places", "mean", "seen_x", "seen_y"),
+                *("std_tangent", "std_network", *(f"std_{value:g}" for value in PRECISIONS)),
+            ),
+            {"part": "toy"},
             _TOY,
         ),
         Exhibit(

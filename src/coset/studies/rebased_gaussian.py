@@ -8,6 +8,7 @@ from coset.studies.study import (
     Claim,
     Control,
     Exhibit,
+    ExplorerExhibit,
     Panel,
     Parameters,
     Series,
@@ -290,6 +291,16 @@ STUDY = Study(
                 ),
             ),
             _PRUNING,
+        ),
+        ExplorerExhibit(
+            "prune",
+            "prune",
+            "Leave out weights, by their standard deviation or by what stands out of it",
+            "The network of mean weights of the aligned samples of HMC, of the first seed. Left: "
+            "how often it is right when only a share of its weights is kept. Right: the standard "
+            "deviations of weights; by the lowest sigma those to the left of the line stay.",
+            ("kept", "pruned_hmc_sigma", "pruned_hmc_signal", "sigma_direct", "sigma_aligned"),
+            where=_PRUNING,
         ),
         Exhibit(
             "cause",

@@ -3,7 +3,7 @@
 (() => {
 "use strict";
 
-const KINDS = { pair };
+const KINDS = { pair, evidence, prune };
 
 function make(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -155,6 +155,125 @@ function pair(root, data) {
     }));
     place.prepend(make("h4", {}, `${data.factors[f]}, ${moved ? "re-based" : "as trained"}`));
     place.append(make("p", { class: "note" }, words));
+  }
+
+  return draw;
+}
+
+// ---- One prior precision: the error bars it gives, and its evidence ------------------------------
+
+function evidence(root, data) {
+  const fixed = Object.keys(data).filter((name) => Number(name.slice(4)) > 0)
+    .map((name) => ({ precision: Number(name.slice(4)), deviation: data[name], word: "" }));
+  const choices = [
+    ...fixed,
+    { precision: data.chosen_tangent, deviation: data.std_tangent, word: ", the choice at θ*" },
+    { precision: data.chosen_network, deviation: data.std_network, word: ", the choice at θ~" },
+  ].sort((a, b) => a.precision - b.precision);
+  const nearest = choices.findIndex((choice) => choice.word.endsWith("θ*"));
+  const [label, slide] = slider("Prior precision", choices.length - 1, nearest, draw);
+  const said = make("p", { class: "said", "aria-live": "polite" });
+  const bars = make("div", { class: "plot" });
+  const curve = make("div", { class: "plot" });
+  root.append(make("div", { class: "controls" }, label), said,
+    make("div", { class: "plots" }, bars, curve));
+  const reach = 3 * d3.max(data.seen_y, Math.abs);
+
+  function at(curve, precision) {
+    const place = d3.leastIndex(data.grid, (value) => Math.abs(Math.log(value / precision)));
+    return curve[place];
+  }
+
+  function draw() {
+    const { precision, deviation, word } = choices[Number(slide.value)];
+    slide.setAttribute("aria-valuetext", `precision ${short(precision)}${word}`);
+    const words = `Prior precision ${short(precision)}${word}: mean standard deviation ` +
+      `${short(d3.mean(deviation))}; log evidence ${short(at(data.evidence_tangent, precision))} at θ*, ` +
+      `${short(at(data.evidence_network, precision))} at θ~. The largest evidence is at precision ` +
+      `${short(data.chosen_tangent)} at θ*, and at ${short(data.chosen_network)} at θ~.`;
+    said.textContent = words;
+    const rows = data.places.map((x, k) => ({ x, y: data.mean[k], s: 2 * deviation[k] }));
+    const seen = data.seen_x.map((x, k) => ({ x, y: data.seen_y[k] }));
+    show(bars, words, Plot.plot({
+      width: Math.max(240, bars.clientWidth), height: 300, marginLeft: 40, clip: true,
+      style: { background: "none", fontSize: "12px" },
+      x: { label: "x" }, y: { label: "prediction, two standard deviations", domain: [-reach, reach] },
+      marks: [
+        Plot.areaY(rows, { x: "x", y1: (row) => row.y - row.s, y2: (row) => row.y + row.s,
+          fill: colour("accent"), fillOpacity: 0.2 }),
+        Plot.lineY(rows, { x: "x", y: "y", stroke: colour("accent"), strokeWidth: 2 }),
+        Plot.dot(seen, { x: "x", y: "y", fill: colour("warm"), r: 2.5 }),
+      ],
+    }));
+    const lines = [["at θ*", data.evidence_tangent, colour("accent")], ["at θ~", data.evidence_network, colour("warm")]];
+    const best = d3.max(lines, (line) => d3.max(line[1]));
+    show(curve, words, Plot.plot({
+      width: Math.max(240, curve.clientWidth), height: 300, marginLeft: 48, clip: true,
+      style: { background: "none", fontSize: "12px" },
+      x: { label: "prior precision", type: "log", tickFormat: "~g", ticks: 4 },
+      y: { label: "log evidence", domain: [best - 300, best + 20], grid: true },
+      marks: [
+        Plot.ruleX([precision], { stroke: colour("soft"), strokeDasharray: "3 3" }),
+        ...lines.map(([, values, tone]) => Plot.lineY(values, { x: data.grid, y: (v) => v, stroke: tone, strokeWidth: 2 })),
+      ],
+    }));
+    curve.append(legend(lines.map(([name, , tone]) => [name, tone])));
+  }
+
+  return draw;
+}
+
+// ---- Weights left out one after another, in two orders -------------------------------------------
+
+function prune(root, data) {
+  const shares = data.kept.map((share, k) => ({ share, k })).sort((a, b) => a.share - b.share);
+  const middle = shares.findIndex((each) => each.share >= 0.5);
+  const [label, slide] = slider("Weights kept", shares.length - 1, middle, draw);
+  const [spreadLabel, spread] = select("Standard deviations of", ["the aligned Gaussian", "the Gaussian as sampled"], 0, draw);
+  const said = make("p", { class: "said", "aria-live": "polite" });
+  const curve = make("div", { class: "plot" });
+  const bars = make("div", { class: "plot" });
+  root.append(make("div", { class: "controls" }, label, spreadLabel), said,
+    make("div", { class: "plots" }, curve, bars));
+
+  function draw() {
+    const { share, k } = shares[Number(slide.value)];
+    slide.setAttribute("aria-valuetext", `${short(100 * share)} % kept`);
+    const lines = [
+      ["largest |mean|/sigma", data.pruned_hmc_signal, colour("accent")],
+      ["lowest sigma", data.pruned_hmc_sigma, colour("warm")],
+    ];
+    const sigmas = Number(spread.value) ? data.sigma_direct : data.sigma_aligned;
+    const cut = d3.quantile(sigmas, share);
+    const words = `${short(100 * share)} % of the weights kept: ` +
+      lines.map(([name, values]) => `${short(100 * values[k])} % right by ${name}`).join(", ") +
+      `. By the lowest sigma, those up to ${short(cut)} stay.`;
+    said.textContent = words;
+    const rows = lines.flatMap(([name, values]) => shares.map((each) => ({ name, share: each.share, y: values[each.k] })));
+    const tones = lines.map((line) => line[2]);
+    show(curve, words, Plot.plot({
+      width: Math.max(240, curve.clientWidth), height: 300, marginLeft: 44,
+      style: { background: "none", fontSize: "12px" },
+      x: { label: "share of the weights kept" }, y: { label: "test accuracy", domain: [0, 1], grid: true },
+      color: { domain: lines.map((line) => line[0]), range: tones },
+      marks: [
+        Plot.ruleX([share], { stroke: colour("soft"), strokeDasharray: "3 3" }),
+        Plot.lineY(rows, { x: "share", y: "y", stroke: "name", strokeWidth: 2 }),
+        Plot.dot(rows.filter((row) => row.share === share), { x: "share", y: "y", fill: "name", r: 4 }),
+      ],
+    }));
+    curve.append(legend(lines.map(([name, , tone]) => [name, tone])));
+    show(bars, words, Plot.plot({
+      width: Math.max(240, bars.clientWidth), height: 300, marginLeft: 44,
+      style: { background: "none", fontSize: "12px" },
+      x: { label: "standard deviation of a weight" }, y: { label: "weights shown", grid: true },
+      marks: [
+        Plot.rectY(sigmas, Plot.binX({ y: "count" }, { x: (v) => v, thresholds: 40,
+          fill: (v) => (v <= cut ? "kept" : "gone") })),
+        Plot.ruleX([cut], { stroke: colour("ink"), strokeDasharray: "3 3" }),
+      ],
+      color: { domain: ["kept", "gone"], range: [colour("accent"), colour("soft")] },
+    }));
   }
 
   return draw;
