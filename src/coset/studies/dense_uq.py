@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from coset.studies.settings import OVADIA
 from coset.studies.study import Cell, Claim, Control, Exhibit, Panel, Series, Study, TableExhibit
 
-OVADIA = "Ovadia et al. 2019"
 DAXBERGER = "Daxberger et al. 2021"
 LAKSHMINARAYANAN = "Lakshminarayanan, Pritzel, Blundell 2017"
 _QUESTION = "our own question, no number published"

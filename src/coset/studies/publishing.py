@@ -14,7 +14,7 @@ from coset.studies.published import published, published_entries
 from coset.studies.records import write_record
 from coset.studies.registry import names, study_named
 from coset.studies.runs import Run, begin
-from coset.studies.settings import ANTORAN, LAURENT, TOMOGRAPHY, XIAO
+from coset.studies.settings import ANTORAN, LAURENT, OVADIA, TOMOGRAPHY, XIAO
 from coset.studies.study import Exhibit, ExplorerExhibit, Study, TableExhibit
 
 NOT_HERE: tuple[tuple[str, str, str, str], ...] = (
@@ -115,7 +115,7 @@ def papers() -> str:
         "A claim is *reproduced* if the whole 95 % interval over the seeds lies where the paper "
         "says; *not comparable* claims are about sizes that only the papers' own networks have.",
     ]
-    for source in (LAURENT, XIAO, ANTORAN, TOMOGRAPHY):
+    for source in (LAURENT, XIAO, ANTORAN, TOMOGRAPHY, OVADIA):
         lines += [
             "",
             f"## {source}",

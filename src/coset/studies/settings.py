@@ -6,6 +6,7 @@ LAURENT = "Laurent, Aldea, Franchi 2024"
 XIAO = "Xiao, Liu, Bamler 2023"
 ANTORAN = "Antorán et al. 2022"
 TOMOGRAPHY = "Antorán et al. 2022, tomography"
+OVADIA = "Ovadia et al. 2019"
 
 DIGITS: dict[str, Any] = {
     "data": "digits",
