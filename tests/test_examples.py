@@ -12,11 +12,13 @@ TINY = {
     "uncertainty_in_three_lines": {"points": 60, "members": 2, "epochs": 3},
     "ensemble_on_digits": {"members": 2, "epochs": 2},
     "error_bars_by_method": {"points": 12, "epochs": 2, "draws": 20, "path": os.devnull},
+    "estimate_depth": {"method": "map", "count": 10, "epochs": 1, "picture": os.devnull},
     "forecast_with_error_bars": {"length": 80, "steps": 5},
     "inspect_a_network": {"width": 4},
     "laplace_in_three_lines": {"points": 30, "steps": 50},
     "look_at_a_zoo": {"path": os.devnull},
     "noisy_regression": {"points": 60, "members": 2, "epochs": 3},
+    "segment_camvid": {"data": "scenes", "count": 10, "epochs": 1, "picture": os.devnull},
     "read_published_networks": {"pictures": 20},
     "train_with_lightning": {"epochs": 2, "rows": 60},
 }

@@ -11,6 +11,7 @@ from coset.report.page import Section as Section
 from coset.report.page import Table as Table
 from coset.report.page import render as render
 from coset.report.page import write_page as write_page
+from coset.report.pixel_panels import draw_pixels as draw_pixels
 from coset.report.weights import draw_before_and_after as draw_before_and_after
 from coset.report.weights import draw_marginals as draw_marginals
 from coset.report.weights import draw_mass_profile as draw_mass_profile
