@@ -26,12 +26,12 @@ GEOMETRIES = [
 @pytest.mark.parametrize(("sizes", "kernel", "geometry"), GEOMETRIES)
 @pytest.mark.parametrize("ones", [False, True])
 @pytest.mark.parametrize("channels", [1, 2])
-def test_the_moment_of_patches_needs_no_patches(sizes, kernel, geometry, ones, channels):
+def test_the_moment_of_patches_is_that_of_all_of_them(sizes, kernel, geometry, ones, channels):
     images = channels_last(torch.randn(3, channels, *sizes, dtype=torch.float64))
     rows = patches(images, kernel, 1, **geometry).flatten(0, 2)
     if ones:
         rows = torch.cat([rows, torch.ones(len(rows), 1, dtype=torch.float64)], 1)
-    found = patch_moment(images, kernel, ones=ones, **geometry)
+    found = symmetric(patch_moment(images, kernel, ones=ones, **geometry))
     torch.testing.assert_close(found[0], rows.mT @ rows)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from coset.curvature.moments import patch_moment
-from coset.curvature.patches import patches, per_axis, with_ones
+from coset.curvature.patches import patches, with_ones
 
 Pair = tuple[Float[Tensor, "n b r o"], Float[Tensor, "n b r i"]]
 
@@ -80,11 +80,10 @@ def convolution(
 ) -> list[LinearMap]:
     """A linear map of patches, shared by all positions."""
     rows, kernel = len(weight) // groups, weight.shape[2:]
-    quick = groups == 1 and per_axis(geometry["stride"], len(kernel))[0] == 1
 
     def moment() -> Tensor:
         both = joint and None not in names
-        return patch_moment(inputs, kernel, ones=both, **geometry)
+        return patch_moment(inputs, kernel, groups, ones=both, **geometry)
 
     return _affine(
         names,
@@ -92,7 +91,7 @@ def convolution(
         lambda: patches(inputs, kernel, groups, **geometry),
         (groups, rows),
         joint,
-        moment if quick else None,
+        moment,
     )
 
 
