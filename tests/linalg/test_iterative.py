@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from coset import CosetError
-from coset.linalg import Dense, Diagonal
-from coset.linalg.iterative import advance, begin
+from coset.linalg import Dense, Diagonal, conjugate_gradients
+from coset.linalg.operators import advance, begin
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -58,3 +58,21 @@ def test_bad_operators_are_refused():
     broken = Dense(torch.full((2, 2), torch.nan))
     with pytest.raises(CosetError, match="not finite"):
         run(begin(broken, torch.ones(2, 1), near), broken, near, 1)
+
+
+def test_columns_that_are_solved_wait_for_the_others():
+    matrix, target = system()
+    target = torch.cat([target, torch.zeros(len(matrix), 1), matrix[:, :1]], dim=1)
+    found = conjugate_gradients(Dense(matrix), target, tolerance=1e-12, iterations=100)
+    assert found.converged
+    expected = torch.linalg.solve(matrix, target)
+    torch.testing.assert_close(found.value, expected, rtol=1e-8, atol=1e-10)
+
+
+def test_directions_that_nothing_depends_on_stay_where_they_are():
+    factor = torch.randn(12, 5)
+    matrix = factor @ factor.mT
+    target = matrix @ torch.randn(12, 3)
+    state = run(begin(Dense(matrix), target), Dense(matrix), None, 40)
+    torch.testing.assert_close(matrix @ state.value, target)
+    torch.testing.assert_close(state.value, torch.linalg.pinv(matrix) @ target)

@@ -348,11 +348,11 @@ def tangent_of(
         problem: Network, likelihood and data.
         weights: Where the network is linearised.
         layout: The weights of the model.
-        memory: Bytes that its Jacobian, or what its products keep, may take.
+        memory: Bytes that its Jacobian, or what its products hold at a time, may take.
     """
     outputs, targets = problem.outputs_and_targets(weights)
-    kept, room = memory // 4, memory // 2
-    jacobian = Jacobian.of(problem, weights, layout, outputs, kept=kept, room=room)
+    kept, activations = memory // 4, memory // 2
+    jacobian = Jacobian.of(problem, weights, layout, outputs, kept=kept, memory=activations)
     return Tangent(problem, weights, layout, jacobian, outputs, targets)
 
 

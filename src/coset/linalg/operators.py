@@ -5,15 +5,18 @@ what it can do exactly; what it does not register falls back to iterations, or i
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from coset.errors import CosetError
+
+_SMALL = 1 << 20
+"""Entries of a stack of vectors whose products may be formed."""
 
 
 @runtime_checkable
@@ -57,8 +60,124 @@ class FromFunctions:
 
 
 @dataclass(frozen=True)
+class Iterate:
+    """Conjugate gradients between two iterations, so that they can be written down and go on.
+
+    The vectors are overwritten by the next iteration: a stack of them takes no more memory than it
+    must.
+
+    Attributes:
+        value: The solution so far, one column a right-hand side.
+        residual: ``b - A x``.
+        direction: Where the next iteration searches.
+        inner: ``rᵀ M⁻¹ r`` of each column, with ``M`` the preconditioner.
+        size: ``bᵀ M⁻¹ b`` of each column, with ``b`` the right-hand side or what stands for it.
+        count: Iterations done.
+    """
+
+    value: Float[Tensor, "p k"]
+    residual: Float[Tensor, "p k"]
+    direction: Float[Tensor, "p k"]
+    inner: Float[Tensor, " k"]
+    size: Float[Tensor, " k"]
+    count: Int[Tensor, ""]
+
+    @property
+    def relative(self) -> float:
+        """The largest ``√(rᵀ M⁻¹ r / bᵀ M⁻¹ b)``: it does not change when weights are rescaled."""
+        tiny = torch.finfo(self.size.dtype).tiny
+        return float((self.inner.clamp_min(0) / self.size.clamp_min(tiny)).max().sqrt())
+
+
+def begin(
+    operator: LinearOperator,
+    target: Float[Tensor, "p k"],
+    preconditioner: LinearOperator | None = None,
+    start: Float[Tensor, "p k"] | None = None,
+    *,
+    beside: Float[Tensor, "p k"] | None = None,
+) -> Iterate:
+    """The state before the first iteration.
+
+    Args:
+        operator: Symmetric and positive definite.
+        target: The right-hand sides.
+        preconditioner: Its approximate inverse.
+        start: A guess; ``None``: zero.
+        beside: What residuals are measured against; ``None``: the right-hand sides.
+    """
+    if start is None:
+        value, residual = torch.zeros_like(target), target.clone()
+    else:
+        value, residual = start.clone(), target - operator.matmat(start)
+    ahead = _through(preconditioner, residual)
+    inner = _dot(residual, ahead)
+    measure = target if beside is None else beside
+    as_started = start is None and beside is None
+    size = inner if as_started else _dot(measure, _through(preconditioner, measure))
+    direction = ahead.clone() if preconditioner is None else ahead
+    return Iterate(value, residual, direction, inner, size, torch.zeros((), dtype=torch.long))
+
+
+def advance(
+    iterate: Iterate, operator: LinearOperator, preconditioner: LinearOperator | None = None
+) -> Iterate:
+    """One iteration; the vectors of ``iterate`` are used up.
+
+    Columns that are solved to the last digit stay as they are.
+
+    Raises:
+        CosetError: If a product is not finite or the operator is not positive definite.
+
+    >>> operator = FromFunctions((2, 2), lambda x: 4 * x, lambda x: 4 * x)
+    >>> advance(begin(operator, torch.ones(2, 1)), operator).value.flatten()
+    tensor([0.2500, 0.2500])
+    """
+    value, residual, direction = iterate.value, iterate.residual, iterate.direction
+    product = operator.matmat(direction)
+    bent = _dot(direction, product)
+    open_ = iterate.inner > torch.finfo(value.dtype).eps ** 2 * iterate.size
+    _check(bent, open_, iterate)
+    step = torch.where(open_ & (bent > 0), iterate.inner / bent, 0.0)
+    value.addcmul_(direction, step)
+    residual.addcmul_(product, -step)
+    del product
+    ahead = _through(preconditioner, residual)
+    fresh = _dot(residual, ahead)
+    tiny = torch.finfo(value.dtype).tiny
+    direction.mul_(fresh / iterate.inner.clamp_min(tiny)).add_(ahead)
+    return replace(iterate, inner=fresh, count=iterate.count + 1)
+
+
+def _through(preconditioner: LinearOperator | None, x: Tensor) -> Tensor:
+    return x if preconditioner is None else preconditioner.matmat(x)
+
+
+def _dot(a: Float[Tensor, "p k"], b: Float[Tensor, "p k"]) -> Float[Tensor, " k"]:
+    if a.numel() <= _SMALL:
+        return (a * b).sum(0)
+    # a column at a time: no product of the size of the stack is formed
+    return torch.stack([torch.dot(x, y) for x, y in zip(a.unbind(1), b.unbind(1), strict=True)])
+
+
+def _check(bent: Float[Tensor, " k"], open_: Bool[Tensor, " k"], iterate: Iterate) -> None:
+    if not bool(bent.isfinite().all()):
+        raise CosetError(
+            f"got a product of the curvature that is not finite (iteration {int(iterate.count)})",
+            "needed finite derivatives of the network",
+            "check the inputs and the weights, or use float64",
+        )
+    if bool((open_ & (bent < 0)).any()):
+        raise CosetError(
+            f"got a direction of negative curvature (iteration {int(iterate.count)})",
+            "needed a positive definite curvature, which rounding has destroyed",
+            "use float64 weights and data, or a larger prior precision",
+        )
+
+
+@dataclass(frozen=True)
 class Solution:
-    """What an iteration found.
+    """What conjugate gradients found.
 
     Attributes:
         value: The solution.
@@ -83,28 +202,25 @@ def conjugate_gradients(
 ) -> Solution:
     """Solves ``operator · x = target`` for a positive definite operator, column by column.
 
+    Args:
+        operator: Symmetric and positive definite; or semi-definite, with targets in its range.
+        target: The right-hand sides.
+        preconditioner: Its approximate inverse.
+        tolerance: Of residuals, relative to the right-hand sides.
+        iterations: At most so many; ``None``: twice as many as there are rows.
+
     >>> operator = FromFunctions((2, 2), lambda x: 4 * x, lambda x: 4 * x)
     >>> conjugate_gradients(operator, torch.ones(2, 1)).value.flatten()
     tensor([0.2500, 0.2500])
     """
     most = 2 * operator.shape[0] + 10 if iterations is None else iterations
-    value, residual = torch.zeros_like(target), target.clone()
     size = target.norm(dim=0).clamp_min(torch.finfo(target.dtype).tiny)
-    ahead = residual if preconditioner is None else preconditioner.matmat(residual)
-    direction, inner = ahead, (residual * ahead).sum(0)
-    relative = float((residual.norm(dim=0) / size).max())
-    for count in range(most):
-        if relative <= tolerance:
-            return Solution(value, True, count, relative)
-        product = operator.matmat(direction)
-        step = inner / (direction * product).sum(0).clamp_min(torch.finfo(target.dtype).tiny)
-        value = value + step * direction
-        residual = residual - step * product
-        ahead = residual if preconditioner is None else preconditioner.matmat(residual)
-        fresh = (residual * ahead).sum(0)
-        direction = ahead + fresh / inner.clamp_min(torch.finfo(target.dtype).tiny) * direction
-        inner, relative = fresh, float((residual.norm(dim=0) / size).max())
-    return Solution(value, relative <= tolerance, most, relative)
+    state = begin(operator, target, preconditioner)
+    relative = float((state.residual.norm(dim=0) / size).max())
+    while relative > tolerance and int(state.count) < most:
+        state = advance(state, operator, preconditioner)
+        relative = float((state.residual.norm(dim=0) / size).max())
+    return Solution(state.value, relative <= tolerance, int(state.count), relative)
 
 
 @singledispatch

@@ -23,8 +23,8 @@ from coset.inference.matrix_free.solving import (
 from coset.inference.matrix_free.state import Descent, State, last_state, number
 from coset.inference.run_record import RunRecord
 from coset.linalg import FromFunctions, LinearOperator
-from coset.linalg.iterative import Iterate
 from coset.linalg.lanczos import Estimate, stochastic_logdet
+from coset.linalg.operators import Iterate
 from coset.vocabulary import Progress
 
 _SPAN, _JUMP = 1e8, 100.0

@@ -18,7 +18,7 @@ from coset.inference.matrix_free.randomness import source
 from coset.inference.matrix_free.state import Descent, State, as_columns, number
 from coset.inference.run_record import RunRecord
 from coset.linalg import LinearOperator
-from coset.linalg.iterative import Iterate, advance, begin
+from coset.linalg.operators import Iterate, advance, begin
 
 _POWER_BATCHES, _POWER_STEPS = 3, 8
 """Batches, and products with each, that the largest curvature is found from."""

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from coset.inference.run_record import RunRecord, refilled
-from coset.linalg.iterative import Iterate
+from coset.linalg.operators import Iterate
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,16 @@
 """Newton directions of sums of exponentials: by Cholesky where that is small, else iteratively."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from coset.linalg import FromFunctions
+from coset.linalg.operators import advance, begin
 from coset.symmetry.removing.monomials import Monomials, Numbers, Touch
 
 LARGEST, MOST = 192, 4_000_000
@@ -52,7 +56,34 @@ def iterated_direction(
         ]
         return problem.collected(changes, lambda power: 4.0 * power) * free
 
-    return _conjugate_gradients(curvature, gradient * free, _diagonal(problem, values), accuracy)
+    def multiply(columns: Tensor) -> Tensor:
+        return torch.from_numpy(curvature(np.ascontiguousarray(columns.numpy().T))).mT
+
+    size = gradient.shape[1]
+    operator = FromFunctions((size, size), multiply, multiply)
+    near = _Scaled(torch.from_numpy(_diagonal(problem, values)).mT)
+    state = begin(operator, torch.from_numpy(gradient * free).mT, near)
+    while state.relative > accuracy and int(state.count) < 2 * size + 10:
+        state = advance(state, operator, near)
+    step: Numbers = np.ascontiguousarray(state.value.numpy().T)
+    return step
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    """Division of every member, a column, by numbers of its own."""
+
+    by: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.by), len(self.by)
+
+    def matmat(self, x: Tensor) -> Tensor:
+        return x / self.by
+
+    def adjoint(self) -> "_Scaled":
+        return self
 
 
 def _diagonal(problem: Monomials, values: Sequence[Numbers]) -> Numbers:
@@ -119,29 +150,3 @@ def _outer(change: Numbers, first: Touch, second: Touch) -> Numbers:
         turned = change.reshape(len(change), second.places.size, first.places.size)
         return turned.transpose(0, 2, 1)
     return change.reshape(len(change), first.places.size, second.places.size)
-
-
-def _conjugate_gradients(
-    curvature: Callable[[Numbers], Numbers], gradient: Numbers, diagonal: Numbers, accuracy: float
-) -> Numbers:
-    """Solves ``H x = g`` for every member, preconditioned by the diagonal."""
-    solution, residual = np.zeros_like(gradient), gradient
-    direction = residual / diagonal
-    energy = (residual * direction).sum(1)
-    goal = accuracy**2 * energy
-    for _ in range(2 * gradient.shape[1] + 10):
-        if (energy <= goal).all():
-            break
-        image = curvature(direction)
-        bend = (direction * image).sum(1)
-        moving = (energy > goal) & (bend > 0)
-        if not moving.any():
-            break
-        length = np.where(moving, energy / np.where(bend > 0, bend, 1.0), 0.0)[:, None]
-        solution, residual = solution + length * direction, residual - length * image
-        scaled = residual / diagonal
-        fresh = (residual * scaled).sum(1)
-        turn = np.where(moving, fresh / np.where(energy > 0, energy, 1.0), 0.0)[:, None]
-        direction = scaled + turn * direction
-        energy = np.where(moving, fresh, np.minimum(energy, 0.0))
-    return solution
