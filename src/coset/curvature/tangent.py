@@ -25,6 +25,7 @@ from coset.curvature.products import Linearisation
 from coset.errors import CosetError, require_kind
 from coset.linalg import (
     Dense,
+    Diagonal,
     FromFunctions,
     LinearOperator,
     LowRankPlusDiagonal,
@@ -50,6 +51,31 @@ class Point:
     flat: Float[Tensor, " p"]
     outputs: Tensor
     converged: bool = True
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """``½ (θ - c)ᵀ P (θ - c)``: what a Gaussian prior, or an earlier posterior, adds.
+
+    Attributes:
+        precision: ``P``, in double precision.
+        centre: ``c``.
+    """
+
+    precision: LinearOperator
+    centre: Float[Tensor, " p"]
+
+    def product(self, x: Float[Tensor, "p k"]) -> Float[Tensor, "p k"]:
+        """``P x``, in the type of ``x``."""
+        return self.precision.matmat(x.double()).to(x)
+
+    def slope(self, flat: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
+        """The gradient."""
+        return self.product((flat - self.centre).unsqueeze(1)).squeeze(1)
+
+    def value(self, flat: Float[Tensor, " p"]) -> float:
+        """The value."""
+        return float(((flat - self.centre) * self.slope(flat)).sum(dtype=torch.float64)) / 2
 
 
 @dataclass(frozen=True)
@@ -173,12 +199,15 @@ class Tangent:
 
     def gradient(self, point: Point, precision: Tensor) -> Float[Tensor, " p"]:
         """Of the negative log-joint."""
-        slope = self.slope(point.outputs)
-        return self.jacobian.pull(slope.reshape(-1, 1)).squeeze(1) + precision * point.flat
+        return self._pulled(point) + precision * point.flat
+
+    def _pulled(self, point: Point) -> Float[Tensor, " p"]:
+        """The gradient of the negative log-likelihood in the weights."""
+        return self.jacobian.pull(self.slope(point.outputs).reshape(-1, 1)).squeeze(1)
 
     def find_mode(
         self,
-        precision: Float[Tensor, " p"],
+        precision: Float[Tensor, " p"] | Quadratic,
         form: Form = "full",
         *,
         start: Point | None = None,
@@ -191,7 +220,7 @@ class Tangent:
         """Newton steps with an exact line search in the outputs, which are linear in the weights.
 
         Args:
-            precision: One a weight.
+            precision: One a weight; or another prior than one around zero with a precision each.
             form: Full or simple.
             start: Where to begin.
             preconditioner: An approximate inverse of ``H + Λ`` for conjugate gradients.
@@ -202,18 +231,24 @@ class Tangent:
             solver: ``(H + Λ)⁻¹`` in double precision, where it is known.
         """
         point = self.start(form) if start is None else start
+        zero = torch.zeros_like(point.flat)
+        if isinstance(precision, Tensor):
+            prior = Quadratic(Diagonal(precision.double()), zero)
+        else:
+            prior = precision
         # below the rounding of the log-joint there is nothing left to gain
         tolerance = max(tolerance, torch.finfo(point.outputs.dtype).eps)
         for _ in range(steps):
-            gradient = self.gradient(point, precision)
+            gradient = self._pulled(point) + prior.slope(point.flat)
             if solver is not None:
                 direction = -solver(gradient.double()).to(gradient)
                 change = (self.jacobian @ direction).reshape(self.outputs.shape)
             else:
-                found = self._step(point, gradient, precision, preconditioner, iterations)
+                found = self._step(point, gradient, prior, preconditioner, iterations)
                 direction, change = found
             promise = -float((gradient * direction).sum()) / 2
-            size = 1.0 + abs(float(self.log_joint(point, precision)))
+            fit = float(self.log_likelihood(point.outputs))
+            size = 1.0 + abs(fit - prior.value(point.flat))
             if not math.isfinite(promise):
                 raise CosetError(
                     "got a Newton step that is not finite",
@@ -224,7 +259,7 @@ class Tangent:
                 return point
             if promise <= tolerance * size:  # the last step is known, and squares the error
                 return Point(point.flat + direction, point.outputs + change)
-            length = self._length(point, direction, change, precision)
+            length = self._length(point, direction, change, prior)
             point = Point(point.flat + length * direction, point.outputs + length * change)
         return replace(point, converged=False)
 
@@ -232,23 +267,29 @@ class Tangent:
         self,
         point: Point,
         gradient: Tensor,
-        precision: Tensor,
+        prior: Quadratic,
         preconditioner: LinearOperator | None,
         iterations: int,
     ) -> tuple[Tensor, Tensor]:
         """The Newton direction, and what it does to the outputs."""
-        if self.is_small:
-            system = shift(self.exact_curvature(point.outputs), precision.double())
+        if self.is_small and isinstance(prior.precision, Diagonal):
+            system = shift(self.exact_curvature(point.outputs), prior.precision.entries)
             direction = -solve(system, gradient.double().unsqueeze(1)).squeeze(1).to(gradient)
         else:
             direction = -conjugate_gradients(
-                self.product(point.outputs, precision),
+                self._with_prior(self.product(point.outputs, torch.zeros_like(gradient)), prior),
                 gradient.unsqueeze(1),
                 preconditioner=preconditioner,
                 tolerance=1e-3,
                 iterations=iterations,
             ).value.squeeze(1)
         return direction, (self.jacobian @ direction).reshape(self.outputs.shape)
+
+    def _with_prior(self, curvature: FromFunctions, prior: Quadratic) -> FromFunctions:
+        def multiply(x: Tensor) -> Tensor:
+            return curvature.matmat(x).add_(prior.product(x))
+
+        return FromFunctions(curvature.shape, multiply, multiply)
 
     def product(self, outputs: Tensor, precision: Float[Tensor, " p"]) -> FromFunctions:
         """``H + Λ`` as products: ``v ↦ Jᵀ B J v + Λ v``, with ``B`` at some outputs."""
@@ -312,10 +353,10 @@ class Tangent:
         slope = torch.autograd.grad(value, leaf, create_graph=further)[0]
         return slope if slope.requires_grad and has_gradients(self.likelihood) else slope.detach()
 
-    def _length(self, point: Point, direction: Tensor, change: Tensor, precision: Tensor) -> float:
+    def _length(self, point: Point, direction: Tensor, change: Tensor, prior: Quadratic) -> float:
         """How far the minimum lies along a direction."""
-        quadratic = float((precision * direction.square()).sum())
-        linear = float((precision * direction * point.flat).sum())
+        quadratic = 2 * replace(prior, centre=torch.zeros_like(direction)).value(direction)
+        linear = float((direction * prior.slope(point.flat)).sum())
 
         def look(length: float) -> tuple[float, float]:
             outputs = point.outputs + length * change

@@ -18,7 +18,7 @@ from coset.curvature.capture import Recorded
 from coset.curvature.maps import outer
 from coset.curvature.measure import has_order, recordings, squares
 from coset.curvature.structures import DiagonalOnly, Full, weighted_rows
-from coset.curvature.tangent import Point, Tangent, tangent_of
+from coset.curvature.tangent import Point, Quadratic, Tangent, tangent_of
 from coset.errors import CosetError
 from coset.inference.laplace.part import Columns
 from coset.linalg import (
@@ -26,13 +26,11 @@ from coset.linalg import (
     Dense,
     Diagonal,
     Embedded,
-    FromFunctions,
     Kronecker,
     LinearOperator,
     LowRankPlusDiagonal,
     RowBlocks,
     cast,
-    conjugate_gradients,
     inverse,
     logdet,
 )
@@ -69,7 +67,15 @@ def add_data(posterior: Gaussian, problem: Problem, *, mean: NewMean = "moved") 
     before = inverse(cast(inner, torch.float64))
     tangent = _tangent(posterior, problem)
     start = tangent.start("full")
-    point = _new_mode(tangent, start, before, inner) if mean == "moved" else start
+    point = start
+    if mean == "moved":
+        point = tangent.find_mode(
+            Quadratic(before, start.flat),
+            start=start,
+            preconditioner=cast(inner, start.flat.dtype),
+            steps=_STEPS,
+            iterations=_ITERATIONS,
+        )
     after = _added(before, posterior, problem, point.outputs)
     gain = _log_evidence(tangent, point, start, before, after)
     updated = stored(inverse(after), start.flat.dtype)
@@ -97,53 +103,6 @@ def _tangent(posterior: Gaussian, problem: Problem) -> Tangent:
     if isinstance(posterior.covariance, Embedded):
         return Columns(layout, posterior.covariance.index, Full()).tangent(problem, weights)
     return tangent_of(problem, weights, layout)
-
-
-def _new_mode(
-    tangent: Tangent, start: Point, precision: LinearOperator, covariance: LinearOperator
-) -> Point:
-    """Newton steps by conjugate gradients, shortened until they gain."""
-    near, dtype = cast(covariance, torch.float64), start.flat.dtype
-    zero = torch.zeros_like(start.flat)
-
-    def pull(point: Point) -> Float[Tensor, " p"]:
-        return precision.matmat((point.flat - start.flat).double().unsqueeze(1)).squeeze(1)
-
-    def cost(point: Point) -> float:
-        fit = float(tangent.log_likelihood(point.outputs.double()))
-        return -fit + float((pull(point) * (point.flat - start.flat)).sum()) / 2
-
-    point, value = start, cost(start)
-    tolerance = 1e-12 if dtype == torch.float64 else 1e-6
-    for _ in range(_STEPS):
-        gradient = tangent.gradient(point, zero) + pull(point)
-        curvature = tangent.product(point.outputs, zero)
-
-        def multiply(x: Tensor, new: LinearOperator = curvature) -> Tensor:
-            return new.matmat(x.to(dtype)) + precision.matmat(x)
-
-        direction = -conjugate_gradients(
-            FromFunctions(curvature.shape, multiply, multiply),
-            gradient.unsqueeze(1),
-            preconditioner=near,
-            tolerance=tolerance,
-            iterations=_ITERATIONS,
-        ).value.squeeze(1)
-        direction = direction.to(dtype)
-        change = (tangent.jacobian @ direction).reshape(start.outputs.shape)
-        length, fresh = 1.0, value
-        while length > 1e-4:
-            moved = Point(point.flat + length * direction, point.outputs + length * change)
-            fresh = cost(moved)
-            if fresh <= value:
-                break
-            length /= 2
-        if not fresh <= value:
-            break
-        gained, point, value = value - fresh, moved, fresh
-        if gained <= tolerance * (1 + abs(value)):
-            break
-    return point
 
 
 def _step_of_the_network(
