@@ -78,7 +78,7 @@ REFUSED = {
         lambda: by(ByActivations(NET, NARROW)),
         "got inputs of shape (2, 3)",
     ),
-    "activations of a list": (lambda: by(ByActivations(NET, [1.0])), "got a list as inputs"),
+    "activations of a list": (lambda: by(ByActivations(NET, [1.0])), "of a float as inputs"),
     "no activations": (lambda: by(ByActivations(NET, INPUTS[:0])), "0 rows"),
     "inputs of two lengths": (
         lambda: by(ByActivations(NET, (INPUTS, INPUTS[:3]))),
