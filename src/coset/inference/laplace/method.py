@@ -15,7 +15,7 @@ from coset.curvature.matrix_free import MatrixFree
 from coset.curvature.measure import Curvature
 from coset.curvature.sampled import plain, uncorrected
 from coset.curvature.tangent import Tangent, tangent_along
-from coset.errors import CosetError, require_kinds
+from coset.errors import CosetError, require_counts, require_kinds
 from coset.inference.doubts import examine, with_kept_prior
 from coset.inference.laplace.budget import (
     EPOCH,
@@ -88,6 +88,7 @@ class Laplace:
 
     def __post_init__(self) -> None:
         require_kinds(self)
+        require_counts(memory=self.memory)
         _check_effort(self.effort, self.curvature)
         if self.checkpoint is not None and not isinstance(self.curvature, MatrixFree):
             raise CosetError(
