@@ -19,7 +19,7 @@ from coset.studies.exhibits import charts_of, explored_by, rows_of
 from coset.studies.records import Record
 from coset.studies.registry import study_named
 from coset.studies.settings import DESCENT, DIGITS, OPTUNETS
-from coset.studies.study import Claim, Exhibit, ExplorerExhibit, TableExhibit
+from coset.studies.study import Claim, Exhibit, ExplorerExhibit, TableExhibit, fits
 from coset.studies.verdicts import values_by_seed
 from coset.zoo import populate, read_recipe
 from coset.zoo.recipe import Drop, Keep
@@ -43,23 +43,43 @@ def test_every_study_runs_and_its_controls_hold(name, folder):
     assert {claim.quantity for claim in study.claims} <= known
     for exhibit in study.exhibits:
         if isinstance(exhibit, Exhibit):
-            assert len(charts_of(exhibit, records)) == len(exhibit.panels), exhibit.name
+            panels = [p for p in exhibit.panels if any(has_cell(study, s.cells) for s in p.series)]
+            assert len(charts_of(exhibit, records)) == len(panels), exhibit.name
         if isinstance(exhibit, TableExhibit):
-            tiny = [c.parameters | {"seed": 0} for c in study.cells["tiny"]]
-            rows = [
-                r
-                for r in exhibit.rows
-                if any(all(k.get(n) == v for n, v in r[2].items()) for k in tiny)
-            ]
-            assert rows
+            rows = [where for _, _, where in exhibit.rows if has_cell(study, where)]
             assert len(rows_of(exhibit, records)) == len(rows), exhibit.name
         if isinstance(exhibit, ExplorerExhibit):
             assert explored_by(exhibit, records) is not None, exhibit.name
 
 
+def has_cell(study, where, scales=("tiny",), seeds=(0,)):
+    """Whether a run of a study has a cell with these parameters and this seed."""
+    given = [
+        cell.parameters | {"seed": s} for k in scales for cell in study.cells[k] for s in seeds
+    ]
+    return any(fits(parameters, where) for parameters in given)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_row_and_panel_is_of_a_cell(name):
+    study = study_named(name)
+    seeds = study.seeds["small"]
+    for exhibit in study.exhibits:
+        if isinstance(exhibit, Exhibit):
+            wheres = [series.cells for panel in exhibit.panels for series in panel.series]
+        elif isinstance(exhibit, TableExhibit):
+            wheres = [where for _, _, where in exhibit.rows]
+        else:
+            wheres = [exhibit.cells]
+        assert wheres
+        assert all(has_cell(study, where, ("demo", "small"), seeds) for where in wheres), (
+            exhibit.name
+        )
+
+
 def test_each_pair_of_networks_has_its_paths_and_permutations(folder):
-    records = run("rebasin-barriers", folder, scale="tiny", seeds=[0], engine=Serial()).records
-    values = next(r for r in records if r.cell == "pairs").values
+    records = run("rebasin-barriers", folder, scale="tiny", seeds=[0], engine=Serial())
+    values = next(r for r in records.of("rebasin-barriers") if r.cell == "pairs").values
     assert len(values["pairs"]) == 6  # of four networks
     everything = zip(values["losses"], values["permutations"], values["alike"], strict=True)
     for losses, tables, alike in everything:

@@ -1,28 +1,28 @@
 """Predictions by pixel as pictures: input, truth, prediction, deviation, error, and a sample."""
 
 from collections.abc import Iterator
-from typing import Any
-
-import torch
-from jaxtyping import Float
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from coset.errors import CosetError
 from coset.report.drawing import drawing, svg
 
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
 _ROWS = 6
 """Pictures shown at most."""
 
-Panel = tuple[str, Tensor, dict[str, Any]]
+Panel = tuple[str, "Tensor", dict[str, Any]]
 
 
 def draw_pixels(
-    pictures: Float[Tensor, "n channels h w"],
-    targets: Tensor,
-    mean: Float[Tensor, "n c h w"],
-    variance: Float[Tensor, "n c h w"] | None = None,
+    pictures: "Float[Tensor, 'n channels h w']",
+    targets: "Tensor",
+    mean: "Float[Tensor, 'n c h w']",
+    variance: "Float[Tensor, 'n c h w'] | None" = None,
     *,
-    sample: Tensor | None = None,
+    sample: "Tensor | None" = None,
     ignore: int | None = None,
     name: str = "pixels",
 ) -> str:
@@ -41,6 +41,7 @@ def draw_pixels(
         ignore: A label that is left white.
         name: Different for each figure of a page.
 
+    >>> import torch
     >>> chances = torch.tensor([0.9, 0.1]).reshape(1, 2, 1, 1).expand(1, 2, 4, 4)
     >>> labels = torch.zeros(1, 4, 4, dtype=torch.long)
     >>> draw_pixels(torch.rand(1, 3, 4, 4), labels, chances)[:4]
@@ -81,14 +82,16 @@ def draw_pixels(
         return svg(figure, name)
 
 
-def _input(picture: Tensor) -> Panel:
+def _input(picture: "Tensor") -> Panel:
     values = picture.clamp(0, 1).movedim(0, -1)
     return "input", values if len(picture) == 3 else values.mean(-1), {"cmap": "gray"}
 
 
 def _of_labels(
-    truth: Tensor, chances: Tensor, sample: Tensor | None, ignore: int | None
+    truth: "Tensor", chances: "Tensor", sample: "Tensor | None", ignore: int | None
 ) -> Iterator[Panel]:
+    import torch
+
     scale = {"cmap": "tab20", "vmin": -0.5, "vmax": 19.5}
     counts = torch.ones_like(truth, dtype=torch.bool) if ignore is None else truth != ignore
     blank = torch.tensor(torch.nan)
@@ -104,7 +107,7 @@ def _of_labels(
 
 
 def _of_numbers(
-    truth: Tensor, mean: Tensor, variance: Tensor, sample: Tensor | None
+    truth: "Tensor", mean: "Tensor", variance: "Tensor", sample: "Tensor | None"
 ) -> Iterator[Panel]:
     known = truth[~truth.isnan()]
     low, high = (float(end) for end in (known if len(known) else mean).aminmax())

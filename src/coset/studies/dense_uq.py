@@ -241,9 +241,9 @@ STUDY = Study(
     shrunk=(
         "A U-Net of three levels (8, 16, 32 channels) on 24 scenes of 32 × 32 pixels, or on 24 "
         "frames of CamVid at 30 × 40 (blocks of 4 × 4 averaged, labels at their centres); 20 test "
-        "scenes, 40 test frames; 40 epochs; severities 0, 2 and 5. The papers use ResNets on 32 × 32 "
-        "photographs and whole pictures; none of them looks at pixels. KFAC of all layers is left "
-        "out for CamVid: 13,200 outputs a picture took more than the budget."
+        "scenes, 40 test frames; 40 epochs; severities 0, 2 and 5. The papers use ResNets on 32 × "
+        "32 photographs and whole pictures; none of them looks at pixels. KFAC of all layers is "
+        "left out for CamVid: 13,200 outputs a picture took more than the budget."
     ),
     claims=_claims(),
     controls=(
