@@ -1,4 +1,4 @@
-"""Publish runs of scale small: records, figures, verdicts and the table of papers.
+"""Publish runs of scale small: records, figures, verdicts, what came out, and the table of papers.
 
 python docs/results/publish.py [RUN...]    without a run: figures and tables anew, as after an edit
 """
@@ -21,6 +21,7 @@ def main(*folders: str) -> None:
     for folder in folders or (RESULTS,):
         publishing.publish(Run.open(folder), RESULTS, verdicts)
     write_text(ROOT / "docs" / "papers.md", publishing.papers())
+    write_text(ROOT / "docs" / "results.md", publishing.results())
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from coset import cli
 from coset.engines import Serial
 from coset.studies import names, run
 from coset.studies.published import published
-from coset.studies.publishing import NOT_HERE, papers, publish
+from coset.studies.publishing import NOT_HERE, papers, publish, results
 from coset.studies.registry import study_named
 from coset.studies.runs import Run
 
@@ -23,6 +23,27 @@ def test_the_page_of_papers_is_made_from_the_claims():
             assert claim.says in page
     for *_, why in NOT_HERE:
         assert why in page
+
+
+def test_what_came_out_is_told_study_by_study():
+    page = (ROOT / "docs" / "results.md").read_text()
+    assert page == results(), "run: python docs/results/publish.py"
+    pictures = re.findall(r"\]\((results/figures/[^)]*)\)", page)
+    assert len(pictures) == len(published()["seeds"])
+    assert all((ROOT / "docs" / picture).is_file() for picture in pictures)
+    against = [e for e in published()["verdicts"] if e["verdict"] == "not reproduced"]
+    for entry in against:
+        assert study_named(entry["study"]).learnt, "say why, or that the cause was not found"
+        assert entry["claim"] in page
+
+
+def test_every_link_and_command_of_the_first_page_exists():
+    page = (ROOT / "README.md").read_text()
+    links = [link for link in re.findall(r"\]\(([^)]*)\)", page) if "://" not in link]
+    assert sum(link.endswith(".svg") for link in links) == 4
+    assert [link for link in links if not (ROOT / link).exists()] == []
+    for name in re.findall(r"`coset study run ([^` ]*)`", page):
+        assert name in names()
 
 
 def test_every_command_on_it_exists():

@@ -96,19 +96,23 @@ def show(folder: Path, /) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from coset.studies.page import claims_table
+    from coset.studies.page import plain_claims
     from coset.studies.runs import Run
 
     opened = Run.open(folder)
-    found = claims_table(opened)
-    table = Table(title=f"{opened!r}", title_justify="left", box=None, pad_edge=False)
-    shown = [0, 2, 3, 4, 5]
-    for index in shown:
-        table.add_column(found.columns[index], overflow="fold")
-    for row in found.rows:
-        table.add_row(*(row[index] for index in shown))
     console = Console()
-    console.print(table)
+    console.print(f"{opened!r}", highlight=False, soft_wrap=True)
     for each in opened.studies:
-        for caution in opened.cautions(each):
-            console.print(caution, highlight=False, soft_wrap=True)
+        table = Table(title=f"\n{each.name}", title_justify="left", box=None, pad_edge=False)
+        for column in ("claim", "published", "ours", "95 % interval", "verdict"):
+            table.add_column(column, overflow="fold")
+        for row in plain_claims(opened, each):
+            table.add_row(*row)
+        console.print(table)
+        reasons = [
+            f"{verdict.verdict}: {verdict.why}"
+            for verdict in opened.verdicts
+            if verdict.study == each.name and verdict.verdict != "reproduced"
+        ]
+        for line in (*dict.fromkeys(reasons), *opened.cautions(each)):
+            console.print(line, highlight=False, soft_wrap=True)

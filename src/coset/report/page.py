@@ -140,7 +140,7 @@ class Section:
 
     Attributes:
         title: The heading.
-        text: Below it.
+        text: Below it, with an empty line between paragraphs.
         tables: First.
         figures: Then.
         explorers: Then.

@@ -43,6 +43,11 @@ STUDY = Study(
         "Perceptrons with 16 hidden units on the 8×8 digits by plain gradient descent; the "
         "paper's protocol is not known to us."
     ),
+    learnt=(
+        "Units change places mostly in the first ten epochs, and by then the order is more than "
+        "half as far from the first as a random one. Single swaps go on: in more than a quarter "
+        "of the networks one still happens before the last check."
+    ),
     claims=(
         Claim(
             "units change places",

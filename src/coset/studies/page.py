@@ -106,10 +106,15 @@ def _found(run: Run, study: Study) -> str:
         return f"No verdict: {failed}."
     if is_judged(run, study):
         return _in_words([plain_verdict(verdict) for verdict in verdicts])
-    known = [entry for entry in published()["verdicts"] if entry["study"] == study.name]
+    known = published_in_words(study.name)
     if not known:
         return f"Scale “{run.scale}” gives no verdict, and none is published yet."
-    return f"In the published run of {published_date(study.name)}: " + _in_words(known)
+    return f"In the published run of {published_date(study.name)}: {known}"
+
+
+def published_in_words(study: str) -> str:
+    """The published verdicts of a study, grouped; nothing where there are none."""
+    return _in_words([entry for entry in published()["verdicts"] if entry["study"] == study])
 
 
 def _in_words(entries: Sequence[Mapping[str, Any]]) -> str:
@@ -125,7 +130,11 @@ def _in_words(entries: Sequence[Mapping[str, Any]]) -> str:
             else str(entry["claim"])
             for entry in found
         ]
-        parts.append(f"{word} {len(found)} of {len(entries)}: {'; '.join(named)}.")
+        reasons = {entry["why"] for entry in found}
+        why = (
+            f" ({reasons.pop()})" if word == "undecided" and len(reasons) == 1 < len(found) else ""
+        )
+        parts.append(f"{word} {len(found)} of {len(entries)}{why}: {'; '.join(named)}.")
     return " ".join(part[0].upper() + part[1:] for part in parts)
 
 
@@ -143,8 +152,8 @@ def _headlines(run: Run) -> list[Headline]:
 
 def claims_table(run: Run) -> Table:
     """All claims with their verdicts."""
-    claims = {(study.name, claim.name): claim for study in run.studies for claim in study.claims}
-    rows = [_claim_row(claims[v.study, v.claim], v) for v in run.verdicts]
+    claims = {(s.name, claim.name): (s, claim) for s in run.studies for claim in s.claims}
+    rows = [_claim_row(*claims[v.study, v.claim], v) for v in run.verdicts]
     return Table(
         ["claim", "where", "published", "ours", "95 % interval", "verdict", "why"],
         rows,
@@ -153,9 +162,18 @@ def claims_table(run: Run) -> Table:
     )
 
 
-def _claim_row(claim: Claim, verdict: Verdict) -> list[str]:
+def plain_claims(run: Run, study: Study) -> list[tuple[str, ...]]:
+    """Name, published number, ours, its interval and the verdict of each claim of a study."""
     return [
-        claim.says,
+        (v.claim, _number(v.published), _number(v.ours), _interval(v.interval), v.verdict)
+        for v in run.verdicts
+        if v.study == study.name
+    ]
+
+
+def _claim_row(study: Study, claim: Claim, verdict: Verdict) -> list[str]:
+    return [
+        study.wording(claim),
         f"{claim.source}, {claim.where}",
         _number(verdict.published),
         _number(verdict.ours),
@@ -181,7 +199,7 @@ def comparison_table(run: Run, studies: Sequence[Study] | None = None) -> Table:
         for claim in study.claims:
             here = ours.get((study.name, claim.name))
             entry = known.get((study.name, claim.name))
-            row = [claim.says, f"{claim.source}, {claim.where}", _number(claim.published)]
+            row = [study.wording(claim), f"{claim.source}, {claim.where}", _number(claim.published)]
             row += (
                 ["–", "not run yet"]
                 if entry is None
@@ -242,7 +260,7 @@ def study_section(run: Run, study: Study) -> Section:
     explorers = [_explorer(study, e, agreed) for e in exhibits if isinstance(e, ExplorerExhibit)]
     return Section(
         study.title,
-        study.question,
+        "\n\n".join(filter(None, (study.question, study.learnt))),
         tables=[
             *(table for table in tables if table.rows),
             _controls(study, agreed),

@@ -9,8 +9,13 @@ from coset.files import write_text
 from coset.report.charts import as_csv, draw_charts
 from coset.report.drawing import on_paper
 from coset.studies.exhibits import charts_of, shown_by
-from coset.studies.page import plain_verdict
-from coset.studies.published import published, published_entries
+from coset.studies.page import plain_verdict, published_in_words
+from coset.studies.published import (
+    published,
+    published_date,
+    published_entries,
+    published_seeds,
+)
 from coset.studies.records import write_record
 from coset.studies.registry import names, study_named
 from coset.studies.runs import Run, begin
@@ -23,8 +28,6 @@ NOT_HERE: tuple[tuple[str, str, str, str], ...] = (
     (LAURENT, "data set of checkpoints", "20,000 published networks",
      "`coset.zoo` makes its own; the published archives of 23 GB are not fetched here"),
     (XIAO, "figure 1", "a drawing of the idea", "a drawing, not a result"),
-    (ANTORAN, "tables 1 and 2", "log loss by architecture and by network size",
-     "comes with the study of Laplace methods"),
 )  # fmt: skip
 """What the papers show and the studies do not, and why."""
 
@@ -135,7 +138,9 @@ def papers() -> str:
             for claim in study.claims:
                 entry = known.get((name, claim.name))
                 outcome = "not run yet" if entry is None else _outcome(entry)
-                lines.append(f"| {claim.where} | {claim.says} | {command} | {outcome} |")
+                lines.append(
+                    f"| {claim.where or 'ours'} | {study.wording(claim)} | {command} | {outcome} |"
+                )
         for paper, where, what, why in NOT_HERE:
             if paper == source:
                 lines.append(f"| {where} | {what} | – | {why} |")
@@ -152,6 +157,45 @@ def papers() -> str:
         seeds, seconds = published()["seeds"].get(name), published()["seconds"].get(name)
         run = ("–", "–") if seeds is None else (f"{len(seeds)}", f"{seconds} s")
         lines.append(f"| `{name}` | {' | '.join(run)} | {study_named(name).shrunk} |")
+    return "\n".join(lines) + "\n"
+
+
+def results() -> str:
+    """The page that says in words what came out of each study, and why, with one picture."""
+    known = published()
+    lines = [
+        "# What came out",
+        "",
+        "Published results, run again at scale `small` on one core of a small machine. Claims and "
+        "tolerances were written down before the first run; a verdict needs three seeds and a "
+        "95 % interval that lies wholly where the paper says, or wholly elsewhere. Every row of "
+        "the papers, with its numbers, is in [the papers, row by row](papers.md); records and "
+        "figures are in `docs/results/`.",
+    ]
+    for study in map(study_named, names()):
+        if study.name not in known["seeds"]:
+            continue
+        picture = next(e for e in study.exhibits if isinstance(e, Exhibit))
+        count, seconds = published_seeds(study.name), known["seconds"][study.name]
+        lines += [
+            "",
+            f"## {study.title}",
+            "",
+            study.question,
+            "",
+            f"![{picture.title}](results/figures/{study.name}-{picture.name}.svg)",
+            "",
+            f"*{picture.title}.* {picture.caption}",
+            "",
+            published_in_words(study.name),
+            *(("", study.learnt) if study.learnt else ()),
+            "",
+            f"`coset study run {study.name} --scale small`: {count} seeds, {seconds} CPU seconds, "
+            f"{published_date(study.name)}. {study.shrunk}",
+        ]
+    missing = [f"`{name}`" for name in names() if name not in known["seeds"]]
+    if missing:
+        lines += ["", f"Not run at scale `small` yet: {', '.join(missing)}."]
     return "\n".join(lines) + "\n"
 
 

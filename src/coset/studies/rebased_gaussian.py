@@ -111,6 +111,14 @@ STUDY = Study(
         "MNIST at 10×10 pixels, 1,000 pictures, 24 hidden units in place of 512, two chains with "
         "100 states each in place of one with 9,900; an ensemble of 20 in place of 5."
     ),
+    learnt=(
+        "Alignment helps as claimed. For an ensemble one diagonal Gaussian is then nearly good. "
+        "For HMC it takes alignment to the mean in place of the first sample, and a covariance in "
+        "place of standard deviations, to come as near to the samples. "
+        "Not reproduced: that weights with the lowest sigma are those to keep. Here accuracy is "
+        "gone when a tenth is left out, while ranking by |mean|/sigma keeps it down to a fifth of "
+        "the weights."
+    ),
     claims=(
         Claim(
             "agreement gained on HMC",

@@ -103,6 +103,12 @@ STUDY = Study(
         "MNIST at 14×14 pixels, 4,000 pictures, 64 hidden units in place of 512, ten values of k "
         "in place of fifty, 20 epochs in place of 50 at ten times the learning rate."
     ),
+    learnt=(
+        "Matching finds every planted permutation after training, in all five repetitions, and "
+        "undoing it removes the barrier. Between networks that share nothing but the data, "
+        "re-basin leaves a tenth of the barrier. Training moves the weights of transposed copies "
+        "apart, never their order."
+    ),
     claims=(
         Claim(
             "transpositions survive training",

@@ -241,6 +241,7 @@ class Study:
         controls: What must hold for any of it to be believed.
         exhibits: What is shown.
         shrunk: What was made smaller than in the paper, and how.
+        learnt: What came out at scale small, and why, where it is known.
     """
 
     name: str
@@ -255,6 +256,14 @@ class Study:
     controls: tuple[Control, ...]
     exhibits: tuple[Exhibit | TableExhibit | ExplorerExhibit, ...]
     shrunk: str = ""
+    learnt: str = ""
+
+    def wording(self, claim: Claim) -> str:
+        """What a claim says, after its name where another claim says the same of something else."""
+        alike = sum(other.says == claim.says for other in self.claims)
+        return (
+            claim.says if alike < 2 else f"{claim.name[:1].upper()}{claim.name[1:]}: {claim.says}"
+        )
 
     def cell(self, scale: str, name: str) -> Cell:
         """A cell by its name."""
