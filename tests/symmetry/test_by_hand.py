@@ -294,3 +294,24 @@ def test_nested_outputs_are_flattened():
     module = Several()
     outputs = module_runner(module)({}, [torch.ones(1, 2)])
     assert [out.dtype for out in outputs] == [torch.float64, torch.int64, torch.float64]
+
+
+def test_factors_are_not_believed_because_a_network_is_silent():
+    """Outputs that are zero at the first draw agree with anything: others are drawn."""
+    wrong = PermutationByHand("hidden", 2, [("0.weight", 0)])
+    for seed in range(20):
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1), nn.ReLU())
+        with torch.no_grad():
+            net[2].weight.copy_(-net[2].weight.abs())
+            net[2].bias.fill_(-1.0)
+        with pytest.raises(CosetError, match="changes the outputs"):
+            discover(net, torch.zeros(1, 2), groups=[wrong])
+
+
+def test_networks_that_answer_nothing_are_refused():
+    net = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2), nn.Sigmoid())
+    factor = PermutationByHand("hidden", 6, [("0.weight", 0), ("0.bias", 0), ("2.weight", 1)])
+    net.append(nn.Threshold(1.0, 0.0))
+    with pytest.raises(CosetError, match="all zero"):
+        discover(net, torch.zeros(1, 3), groups=[factor])

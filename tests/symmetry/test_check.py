@@ -161,6 +161,23 @@ def test_outputs_that_vanish_are_named() -> None:
         discover(Silent(), torch.zeros(1, 3))
 
 
+@pytest.mark.parametrize("last", [nn.Identity(), nn.ReLU()], ids=["open", "rectified"])
+def test_groups_do_not_depend_on_which_units_are_dead(last: nn.Module) -> None:
+    """Of two units, or of one rectified output, a probe may see none: then others are drawn.
+
+    The first draws are silent for one network in four; here each of forty must answer.
+    """
+    example = (torch.zeros(1, 2),)
+    layers = [nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False), last]
+    net = nn.Sequential(*layers)
+    graph = trace(net, example)
+    for _ in range(40):
+        weights = {name: torch.randn_like(tensor) for name, tensor in weights_of(net).items()}
+        group = search.group_of(graph, weights, example)
+        assert [factor.size for factor in group.permutations] == [2]
+        assert len(group.scalings) == 1
+
+
 def test_operations_of_torch_modules_name_the_module() -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
     assert functional_call(net, weights_of(net), torch.zeros(1, 3)).shape == (1, 2)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import chain, product
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from coset.symmetry.elements import Element, ScaleInvariance
 from coset.symmetry.graph import Graph
 from coset.symmetry.group import SymmetryGroup
 from coset.symmetry.idealised import idealised
-from coset.symmetry.points import general_position, random_inputs
+from coset.symmetry.points import further_points, general_position, random_inputs, silent, vanishes
 from coset.symmetry.runner import Run, module_runner
 from coset.symmetry.tracing import trace
 from coset.vocabulary import Inputs, Weights
@@ -82,12 +82,6 @@ def difference(reference: Sequence[Tensor], outputs: Sequence[Tensor]) -> float:
             gap = torch.where(a == b, 0.0, (b - a).abs() / (size + a.abs()))
             worst = max(worst, float(gap.nan_to_num(nan=torch.inf).max()))
     return worst
-
-
-def vanishes(outputs: Sequence[Tensor]) -> bool:
-    """Whether outputs are zero throughout, so that a comparison with them says nothing."""
-    numbers = [out for out in outputs if out.is_floating_point() and out.numel()]
-    return bool(numbers) and len(numbers) == len(outputs) and not any(map(torch.any, numbers))
 
 
 def read_entries(
@@ -178,13 +172,15 @@ class Probe:
         point: Weights,
         given: Weights,
         inputs: Sequence[Tensor],
+        positive: Collection[str] = (),
         *,
         generator: torch.Generator,
     ) -> "Probe":
         """At weights in general position and noise, or as close to that as the network allows.
 
         A logarithm or a root of an input or a weight is no number for most noise: then the noise
-        is made positive, then the example is taken, then the given weights.
+        is made positive, then the example is taken, then the given weights.  Where the outputs are
+        zero at all of these, other weights and noise are drawn; ``positive`` weights stay positive.
 
         Raises:
             CosetError: If the outputs are zero wherever they are numbers.
@@ -193,7 +189,9 @@ class Probe:
         size = [x.abs() for x in noise]
         own = {name: tensor.double() for name, tensor in given.items()}
         found: Probe | None = None
-        for where, probe in product((point, own), (noise, size, inputs)):
+        near = product((point, own), (noise, size, inputs))
+        further = further_points(given, positive, inputs, generator=generator)
+        for where, probe in chain(near, further):
             outputs = graph.run(where, probe, dtype=torch.float64)
             if any(bool(out.isnan().any()) for out in outputs):
                 continue
@@ -201,11 +199,7 @@ class Probe:
             if not vanishes(outputs):
                 return found
         if found is not None:
-            raise CosetError(
-                "got a network whose outputs are all zero at random weights",
-                "needed outputs that symmetries can be checked by",
-                "give an example on which it answers something else",
-            )
+            raise silent()
         return cls(graph, where, probe, outputs)
 
     def error(self, group: SymmetryGroup, element: Element) -> float:

@@ -96,7 +96,7 @@ def group_of(graph: Graph, weights: Weights, inputs: Sequence[Tensor]) -> Symmet
     point = general_position(weights, positive, generator=generator)
     unread = _unread(structure, point, weights, inputs, positive)
     group = _analyse(structure, magnitude, weights, unread)
-    probe = Probe.at(structure.graph, point, weights, inputs, generator=generator)
+    probe = Probe.at(structure.graph, point, weights, inputs, positive, generator=generator)
     group = _with_sound_factors(probe, group, generator)
     return _with_sound_invariances(probe, group, generator)
 

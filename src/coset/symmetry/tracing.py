@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from coset.errors import CosetError
 from coset.symmetry.graph import Graph
-from coset.symmetry.points import general_position, random_inputs
+from coset.symmetry.points import general_position, random_inputs, vanishes
 from coset.symmetry.runner import module_runner
 from coset.symmetry.translating import canonical_names, name_of, translated
 from coset.vocabulary import Inputs
@@ -160,6 +160,8 @@ def _agrees(graph: Graph, module: nn.Module, inputs: tuple[Tensor, ...]) -> bool
         outputs = module_runner(module)(weights, probe)
         again = graph.run(weights, probe, dtype=torch.float64)
     except Exception:  # whatever goes wrong here is for a fresh trace to report
+        return False
+    if vanishes(outputs):  # all zero, as of dead units: that tells nothing of constants
         return False
     return len(outputs) == len(again) and all(map(_alike, outputs, again))
 
