@@ -46,6 +46,15 @@ def test_other_programs_can_read_it(saved):
     assert torch.equal(store.load_tensors(saved)["w"], TENSORS["w"])
 
 
+@pytest.mark.parametrize("read", [store.load_record, store.load_tensors, store.load_facts])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_pickles_are_named(tmp_path, read, zipped):
+    path = tmp_path / "weights.pt"
+    torch.save(TENSORS, path, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(CosetError, match=r"weights\.pt, a pickle .* needed safetensors"):
+        read(path)
+
+
 @pytest.mark.parametrize("read", [store.load_record, store.load_tensors])
 @pytest.mark.parametrize("bit", [0, 7])
 def test_a_flipped_bit_anywhere_is_noticed(saved, bit, read):

@@ -18,6 +18,11 @@ _TOKEN, _DEAD = 8, 86_400.0
 """Random bytes in the name of an unfinished file, and seconds after which its writer is taken for
 dead where the disk has no locks that would tell."""
 
+_PICKLE = re.compile(rb"\x80[\x02-\x05]|PK\x03\x04")
+
+_LARGEST_HEADER = 100_000_000
+"""Bytes that safetensors allows."""
+
 _HEX = f"[0-9a-f]{{{2 * _TOKEN}}}"
 
 
@@ -227,3 +232,23 @@ def read_bytes(path: str | Path) -> bytes:
 def unreadable(path: str | Path, error: Exception) -> CosetError:
     """What to raise for a file that the system does not let us read."""
     return CosetError(f"got {_printed(path)}: {_reason(error)}", "needed a file that can be read")
+
+
+def is_pickle(begin: bytes) -> bool:
+    """Whether a file begins as pickles do, or the zips of ``torch.save``.
+
+    >>> import pickle
+    >>> is_pickle(pickle.dumps([1])), is_pickle(b"[1]")
+    (True, False)
+    """
+    size = int.from_bytes(begin[:8], "little")  # of the header, if this were safetensors
+    return _PICKLE.match(begin) is not None and size > _LARGEST_HEADER
+
+
+def pickled(path: str | Path) -> CosetError:
+    """What to raise for a pickle where weights are needed."""
+    return CosetError(
+        f"got {_printed(path)}, a pickle or a zip such as torch.save writes",
+        "needed safetensors: to read a pickle is to run what is in it",
+        "convert it where you trust it: safetensors.torch.save_file(state_dict, path)",
+    )

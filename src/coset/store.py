@@ -16,7 +16,15 @@ from safetensors.torch import save as serialise_tensors
 from torch import Tensor
 
 from coset.errors import CosetError
-from coset.files import clear_unfinished, read_bytes, unreadable, write_bytes, write_text
+from coset.files import (
+    clear_unfinished,
+    is_pickle,
+    pickled,
+    read_bytes,
+    unreadable,
+    write_bytes,
+    write_text,
+)
 
 __all__ = [
     "clear_unfinished",
@@ -87,9 +95,9 @@ def load_facts(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise unreadable(path, error) from error
     except _DAMAGE as error:
-        raise _foreign(path) from error
+        raise _foreign(path, start) from error
     if not isinstance(facts, dict):
-        raise _foreign(path)
+        raise _foreign(path, start)
     return facts
 
 
@@ -151,10 +159,12 @@ def _record(content: bytes, path: str | Path) -> tuple[dict[str, Tensor], dict[s
     except _DAMAGE as error:
         if isinstance(error, CosetError):
             raise
-        raise _foreign(path) from error
+        raise _foreign(path, content) from error
 
 
-def _foreign(path: str | Path) -> CosetError:
+def _foreign(path: str | Path, content: bytes) -> CosetError:
+    if is_pickle(content):
+        return pickled(path)
     return CosetError(
         f"got {path}, which is not a file that coset wrote, or is damaged",
         "needed a safetensors file with coset's metadata and sha256",
@@ -192,6 +202,8 @@ def load_tensors(path: str | Path) -> dict[str, Tensor]:
     try:
         return parse_tensors(content)
     except _DAMAGE as error:
+        if is_pickle(content):
+            raise pickled(path) from error
         raise CosetError(
             f"got {path}, which safetensors cannot read ({error})",
             "needed a whole safetensors file",

@@ -4,6 +4,7 @@ import gzip
 import io
 import pickle
 import tarfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -181,3 +182,18 @@ def test_places_and_settings_that_are_wrong_are_refused(tmp_path):
     (tmp_path / "words.tar").write_bytes(b"no archive" * 100)
     with pytest.raises(CosetError, match="damaged or no archive"):
         list(read_checkpoints(tmp_path / "words.tar", optunet()))
+
+
+def test_a_pickle_in_place_of_an_archive_is_named_and_not_opened(tmp_path):
+    class Harm:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "harm",))
+
+    state = optunet().state_dict()
+    torch.save(state, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    torch.save(state, tmp_path / "new.pt")
+    (tmp_path / "plain.pkl").write_bytes(pickle.dumps(Harm()))
+    for name in ("old.pt", "new.pt", "plain.pkl"):
+        with pytest.raises(CosetError, match=rf"{name}, a pickle .*to read a pickle is to run"):
+            list(read_checkpoints(tmp_path / name, optunet()))
+    assert not (tmp_path / "harm").exists()

@@ -7,8 +7,8 @@ import torch
 
 from coset.engines import Serial
 from coset.errors import CosetError
-from coset.store import load_record
-from coset.zoo import Zoo, pack, packing, populate, read_recipe, rebuild_index
+from coset.store import load_record, save_record
+from coset.zoo import Zoo, pack, packing, populate, read_recipe, rebuild_index, verify
 from coset.zoo.files import digest
 
 TINY = read_recipe("tiny")
@@ -97,8 +97,6 @@ def test_half_precision_on_request(folder, reference):
 
 
 def test_numbers_that_half_precision_cannot_hold_are_refused(folder, reference):
-    from coset.store import save_record
-
     path = folder / "members" / "00000003.safetensors"
     tensors, facts = load_record(path)
     tensors["flat"][1, 7] = 1e5
@@ -127,6 +125,19 @@ def test_the_index_notices_every_change_of_files(folder):
     assert len(Zoo.open(folder)) == 5
     populate(TINY, folder, 6, engine=Serial())
     assert len(Zoo.open(folder)) == 6
+
+
+def test_a_shard_of_another_layout_is_refused(folder):
+    """The same recipe, and tensors in another order."""
+    pack(folder)
+    (path,) = (folder / "shards").iterdir()
+    tensors, facts = load_record(path)
+    turned = {**facts, "names": facts["names"][::-1], "shapes": facts["shapes"][::-1]}
+    save_record(folder / "shards" / "00001.safetensors", tensors, turned)
+    for use in (Zoo.open, pack, rebuild_index):
+        with pytest.raises(CosetError, match=r"00001\.safetensors, .* another layout"):
+            use(folder)
+    assert [fault.file for fault in verify(folder)] == ["shards/00001.safetensors"]
 
 
 def test_clocks_may_go_back(folder, reference):

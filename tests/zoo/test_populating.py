@@ -3,7 +3,6 @@
 import errno
 import fcntl
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -149,20 +148,6 @@ def test_runs_of_which_nothing_came_are_reported_with_recipe_and_seed(tmp_path):
         populate(TINY, tmp_path, 6, engine=Failing("killed"))
     assert f"run 0 (seed {run_seed(0, 0)})" in str(caught.value)
     assert "of the recipe tiny, and 1 more: its worker was killed" in str(caught.value)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs to mount a file system")
-def test_a_full_disk_stops_it_clearly(tmp_path):
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "x", tmp_path]).returncode:
-        pytest.skip("no file system can be mounted here")
-    try:
-        with pytest.raises(CosetError, match=r"No space left on device.*second call goes on"):
-            populate(TINY, tmp_path, 40, engine=Serial())
-        kept = list((tmp_path / "members").iterdir())
-        assert all(path.name.startswith("0") for path in kept), "nothing is torn"
-        assert len(Zoo.open(tmp_path)) == len(kept)
-    finally:
-        subprocess.run(["umount", tmp_path], check=True)
 
 
 def test_a_task_is_done_when_all_its_runs_are(reference):

@@ -10,16 +10,18 @@ from safetensors.torch import load as parse_tensors
 from torch import Tensor, nn
 
 from coset.errors import CosetError, require_kind
+from coset.files import is_pickle, pickled, unreadable
 from coset.vocabulary import Weights
 from coset.weights.network import weights_of
 from coset.weights.refusals import check_floating, require_finite
 from coset.weights.stacking import check_fit
 from coset.zoo.archive import Entry, entries
-from coset.zoo.tune import is_zip, trials
+from coset.zoo.tune import trials
 
 _Load: TypeAlias = Callable[[], Mapping[str, Tensor]]
 
 _PICKLES = frozenset({".pt", ".pth", ".ckpt", ".bin", ".pkl", ".pickle"})
+_ZIP = b"PK\x03\x04"
 _PREFIX = "model."
 _HEADER = 10_000_000
 """Bytes that a file may have besides its numbers in double precision."""
@@ -68,9 +70,12 @@ def read_checkpoints(
 
 def _files(path: Path, epoch: int | None, largest: int) -> Iterator[tuple[str, _Load]]:
     """Names of the networks, and what reads each, in order."""
-    if is_zip(path):
+    head = _head(path)
+    if head.startswith(_ZIP):
         yield from trials(path, epoch, largest)
         return
+    if is_pickle(head):
+        raise pickled(path)
     if epoch is not None:
         raise CosetError(
             f"got epoch={epoch!r} for {path}", "needed a zip of Ray Tune folders, or None"
@@ -80,6 +85,14 @@ def _files(path: Path, epoch: int | None, largest: int) -> Iterator[tuple[str, _
             _refuse_pickle(entry, path)
         else:
             yield entry.name, partial(_parsed, entry.name, entry.content, path)
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(16)
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def _parsed(file: str, content: bytes, path: Path) -> Weights:

@@ -145,9 +145,11 @@ def _failed(failures: list[Outcome], task: TrainStack) -> CosetError:
     first = failures[0]
     seeds = ", ".join(f"{run} (seed {run_seed(task.seed, run)})" for run in first.key)
     more = f", and {len(failures) - 1} more" if len(failures) > 1 else ""
+    tried = f" ({first.attempts} attempts)" if first.attempts > 1 else ""
     return CosetError(
-        f"got no network from run {seeds} of the recipe {task.recipe.name}{more}: {first.failure}",
-        f"needed {first.attempts} attempt(s) to end well",
+        f"got no network from run {seeds} of the recipe {task.recipe.name}{more}: "
+        f"{first.failure}{tried}",
+        "needed every run to end",
         "what is trained is kept, and a second call goes on",
     )
 

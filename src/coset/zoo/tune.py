@@ -29,15 +29,6 @@ _PICKLE = re.compile(r"(.*/)?data\.pkl")
 """What every file of ``torch.save`` has in it, for such a file is a zip, too."""
 
 
-def is_zip(path: Path) -> bool:
-    """Whether a file begins as zips do."""
-    try:
-        with path.open("rb") as file:
-            return file.read(4) == b"PK\x03\x04"
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
 def trials(
     path: Path, epoch: int | None, largest: int
 ) -> Iterator[tuple[str, Callable[[], Mapping[str, Tensor]]]]:
