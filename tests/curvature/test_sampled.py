@@ -15,6 +15,7 @@ from coset import (
     GaussianNoise,
     Laplace,
     MonteCarloFisher,
+    Problem,
     fit,
 )
 
@@ -72,6 +73,71 @@ def test_pixels_take_one_backward_pass_a_draw():
         lambda seed: measure(MonteCarloFisher(Full(), 1, seed), problem).trace(), 120
     )
     assert abs(mean - exact) < 5 * error
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "width"),
+    [(Categorical(ignore=2), 3), (Bernoulli(), 2), (GaussianNoise(0.5, missing="nan"), 2)],
+    ids=repr,
+)
+@pytest.mark.parametrize("pixels", [1, 4])
+def test_a_subsample_of_pixels_is_unbiased(likelihood, width, pixels):
+    """300 matrices: ten quadratic forms of their mean within 5 standard errors of the exact.
+
+    Ten forms and six cases: a false alarm in about one run of 30,000.
+    """
+    module, inputs = nn.Conv2d(1, width, 2), torch.randn(3, 1, 4, 4)
+    targets = {
+        3: torch.arange(27).reshape(3, 3, 3) % 3,
+        2: (torch.arange(54).reshape(3, 2, 3, 3) % 2).double(),
+    }[width]
+    if isinstance(likelihood, GaussianNoise):
+        targets[0, 0, 0, 0] = torch.nan
+    problem = Problem.of(module, (inputs, targets), likelihood=likelihood)
+    exact, whole = (
+        measure(recipe, problem) for recipe in (Full(), MonteCarloFisher(Full(), pixels=9))
+    )
+    assert torch.equal(whole, measure(MonteCarloFisher(Full()), problem))  # nothing is left out
+    directions = torch.randn(10, len(exact))
+
+    def forms(matrix):
+        return torch.einsum("kp,pq,kq->k", directions, matrix, directions)
+
+    mean, error = mean_and_error(
+        lambda seed: forms(measure(MonteCarloFisher(Full(), 2, seed, pixels), problem)), 300
+    )
+    assert ((mean - forms(exact)).abs() < 5 * error + 1e-9).all()
+
+
+def test_many_pixels_of_many_classes_are_drawn(monkeypatch):
+    """The root of an example stays within its memory; Kronecker traces stay right on average."""
+    module, inputs = nn.Conv2d(1, 3, 2), torch.randn(4, 1, 6, 6)
+    problem = Problem.of(module, (inputs, torch.zeros(4, 5, 5, dtype=torch.long)))
+    exact = measure(KFAC(), problem).trace()
+    monkeypatch.setattr("coset.curvature.columns._ENTRIES", 90)  # ten of 25 pixels
+    seen = []
+
+    class Watched(Categorical):
+        def hessian_root(self, outputs):
+            seen.append(outputs.shape[2])
+            return super().hessian_root(outputs)
+
+    measure(MonteCarloFisher(), problem.with_likelihood(Watched()))
+    assert max(seen) == 10
+    weights = problem.network.weights
+    for recipe, notes in ((MonteCarloFisher(), 1), (KFAC(columns=9), 2)):
+        told = recipe.build(problem, weights, problem.network.layout).notes
+        assert len(told) == notes
+        assert "10 of the 25 pixels" in told[-1]
+    mean, error = mean_and_error(
+        lambda seed: measure(MonteCarloFisher(KFAC(), 1, seed), problem).trace(), 60
+    )
+    assert abs(mean - exact) < 5 * error
+
+
+def test_no_pixels_are_refused():
+    with pytest.raises(CosetError, match="pixels=0"):
+        MonteCarloFisher(pixels=0)
 
 
 def test_equal_seeds_and_many_draws():

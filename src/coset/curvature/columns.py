@@ -11,6 +11,9 @@ from coset.bayes.defaults import hessian_root, link_of
 from coset.bayes.likelihood import Likelihood
 from coset.bayes.problem import Problem
 
+_ENTRIES = 1 << 20
+"""Entries of the root of an example's Hessian at most, where random columns stand for it."""
+
 
 def columns(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
     """The columns of the root of the output Hessian, each in the shape of the outputs.
@@ -73,21 +76,52 @@ def unit_columns(outputs: Tensor) -> Iterator[Tensor]:
 
 @dataclass(frozen=True)
 class SignedColumns:
-    """A likelihood whose Hessian is seen through random columns; else it is the inner one."""
+    """A likelihood whose Hessian is seen through random columns; else it is the inner one.
+
+    Attributes:
+        inner: The likelihood.
+        draws: Columns of each example.
+        generator: Of signs and pixels.
+        pixels: Of each example and column; ``None``: as many as the memory of a root allows.
+    """
 
     inner: Likelihood
     draws: int
     generator: torch.Generator
+    pixels: int | None = None
 
     def sampled_columns(self, outputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
-        """Columns ``R e / √draws``, each in the shape of the outputs, for all pixels at once."""
-        root = hessian_root(self.inner, outputs.detach(), targets)  # n pixels c r
+        """Columns ``R e / √draws``, each in the shape of the outputs, for all pixels at once.
+
+        From ``k`` of ``P`` pixels, drawn anew for each column without replacement, they are
+        ``√(P / k)`` times as long, and ``E (R e)(R e)ᵀ`` stays what it is.
+        """
+        at, share = outputs.detach(), self._share(outputs)
+        if share is None:
+            root = hessian_root(self.inner, at, targets)  # n pixels c r
         for _ in range(self.draws):
-            signs = torch.randint(
-                2, (*root.shape[:-2], root.shape[-1], 1), generator=self.generator
-            ).to(root)
-            column = (root @ (2 * signs - 1)).squeeze(-1) / self.draws**0.5
-            yield column.movedim(-1, 1)
+            if share is None:
+                yield self._signed(root)
+                continue
+            flat = at.flatten(2)
+            each = torch.rand(len(flat), flat.shape[2], generator=self.generator)
+            places = each.topk(share).indices.to(flat.device)
+            seen = _taken(flat, places), _taken(_flat_pixels(targets, outputs), places)
+            column = self._signed(hessian_root(self.inner, *seen)) * (flat.shape[2] / share) ** 0.5
+            at_places = places.unsqueeze(1).expand_as(column)
+            yield torch.zeros_like(flat).scatter_(2, at_places, column).reshape(outputs.shape)
+
+    def _share(self, outputs: Tensor) -> int | None:
+        """How many pixels of an example a column is made of; ``None``: all."""
+        if outputs.dim() < 3:
+            return None
+        found = pixels_drawn(self.inner, outputs, self.pixels)
+        return None if found == outputs[0, 0].numel() else found
+
+    def _signed(self, root: Float[Tensor, "n *pixels c r"]) -> Float[Tensor, "n c *pixels"]:
+        shape = (*root.shape[:-2], root.shape[-1], 1)
+        signs = torch.randint(2, shape, generator=self.generator).to(root)
+        return ((root @ (2 * signs - 1)).squeeze(-1) / self.draws**0.5).movedim(-1, 1)
 
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
         """Of the inner likelihood."""
@@ -102,7 +136,55 @@ class SignedColumns:
         self.inner.check(outputs, targets)
 
 
-def with_random_columns(problem: Problem, draws: int, seed: int = 0, *, again: bool) -> Problem:
+def pixels_drawn(likelihood: Likelihood, outputs: Tensor, asked: int | None = None) -> int:
+    """How many pixels of an example a random column is made of.
+
+    Args:
+        likelihood: Without random columns.
+        outputs: Of any examples.
+        asked: How many were asked for; ``None``: as many as keep a root within four megabytes.
+
+    >>> from coset import Categorical
+    >>> pixels_drawn(Categorical(), torch.zeros(1, 21, 128, 128))  # of 16,384, 21² entries each
+    2377
+    """
+    width = outputs.shape[1]
+    columns = width
+    if hasattr(likelihood, "hessian_root") and asked is None:
+        few = outputs[:1].detach().flatten(2)[..., :1]
+        columns = int(likelihood.hessian_root(few).shape[-1])
+    most = max(1, _ENTRIES // (width * columns)) if asked is None else asked
+    return min(most, outputs[0, 0].numel())
+
+
+def pixels_note(likelihood: Likelihood, outputs: Tensor, asked: int | None = None) -> str:
+    """Says where random columns leave pixels out that nobody asked to; else nothing."""
+    if outputs.dim() < 3 or asked is not None:
+        return ""
+    drawn, pixels = pixels_drawn(likelihood, outputs), outputs[0, 0].numel()
+    if drawn == pixels:
+        return ""
+    return (
+        f"random columns of {drawn:,} of the {pixels:,} pixels of an example, drawn anew for each; "
+        "MonteCarloFisher(KFAC(), pixels=…) takes others"
+    )
+
+
+def _flat_pixels(targets: Tensor, outputs: Tensor) -> Tensor:
+    """Targets with their pixels along one axis, the last."""
+    return targets.flatten(targets.dim() - (outputs.dim() - 2))
+
+
+def _taken(values: Float[Tensor, "n *c p"], places: Tensor) -> Tensor:
+    """Values at some pixels of each example."""
+    if values.dim() == 2:
+        return values.gather(1, places)
+    return values.gather(2, places.unsqueeze(1).expand(-1, values.shape[1], -1))
+
+
+def with_random_columns(
+    problem: Problem, draws: int, seed: int = 0, *, again: bool, pixels: int | None = None
+) -> Problem:
     """A problem whose likelihood draws so many columns.
 
     Args:
@@ -110,9 +192,10 @@ def with_random_columns(problem: Problem, draws: int, seed: int = 0, *, again: b
         draws: Columns of each example.
         seed: Of the signs.
         again: After an earlier pass: the signs must not be those that made its eigenvectors.
+        pixels: Of each example and column; ``None``: as many as the memory of a root allows.
     """
     generator = torch.Generator().manual_seed(seed + again)
-    return problem.with_likelihood(SignedColumns(problem.likelihood, draws, generator))
+    return problem.with_likelihood(SignedColumns(problem.likelihood, draws, generator, pixels))
 
 
 def exact(likelihood: Likelihood) -> Likelihood:

@@ -17,7 +17,7 @@ from torch import Tensor
 from coset.bayes.problem import Problem
 from coset.curvature.capture import Recorded, pair_of
 from coset.curvature.checks import check_gradients
-from coset.curvature.columns import column_count, with_random_columns
+from coset.curvature.columns import column_count, pixels_note, with_random_columns
 from coset.curvature.correction import correct
 from coset.curvature.maps import LinearMap
 from coset.curvature.measure import UNCUT, Block, Cuts, Measured, blocks_of, order_of, recordings
@@ -75,26 +75,29 @@ class KFAC:
         cuts: Cuts = UNCUT,
     ) -> Measured:
         """Measures the curvature; with ``previous``, only the correction in its eigenbasis."""
-        count = self._too_many(problem, weights)
+        count, pixels = self._too_many(problem, weights)
         notes: tuple[str, ...] = ()
         if count and self.columns is not None:
             problem = with_random_columns(problem, self.columns, again=previous is not None)
-            notes = (
+            told = (
                 f"curvature from {self.columns} random columns of the output Hessian in place of "
-                f"{count}; KFAC(columns=None) takes all",
+                f"{count}; KFAC(columns=None) takes all"
             )
+            notes = (told, *filter(None, [pixels]))
         if previous is None or not self.corrected:
             previous = self._factors(problem, weights, layout, outputs, cuts)
         if self.corrected:
             previous = correct(problem, weights, layout, outputs, cuts.separate, previous)
         return replace(previous, notes=notes)
 
-    def _too_many(self, problem: Problem, weights: Weights) -> int:
-        """How many columns there are, where random ones stand for them; else zero."""
+    def _too_many(self, problem: Problem, weights: Weights) -> tuple[int, str]:
+        """How many columns there are, where random ones stand for them, or zero; and of pixels."""
         inputs, _ = next(iter(problem.train))
         one = problem.network.apply(weights, take_rows(inputs, slice(1)))
         count = column_count(problem.likelihood, one)
-        return count if self.columns is not None and count > self.columns else 0
+        if self.columns is None or count <= self.columns:
+            return 0, ""
+        return count, pixels_note(problem.likelihood, one)
 
     def _factors(
         self,

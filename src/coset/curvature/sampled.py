@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from coset.bayes.problem import Problem
-from coset.curvature.columns import with_random_columns
+from coset.curvature.columns import pixels_note, with_random_columns
 from coset.curvature.kfac import KFAC
 from coset.curvature.measure import UNCUT, Curvature, Cuts, Measured
 from coset.errors import require_counts, require_kinds
@@ -25,11 +25,16 @@ class MonteCarloFisher:
     of almost zero.  The cost of a pass is ``draws`` backward passes, however many classes and
     pixels there are.
 
+    Of ``P`` pixels a column may take ``k``, drawn anew for each column without replacement: with
+    ``√(P / k)`` times their signs it has the same expectation, and ``B`` is formed there alone.
+
     Attributes:
         inner: The structure: :class:`coset.KFAC`, :class:`coset.Full` or
             :class:`coset.DiagonalOnly`.
         draws: Random columns of each example.
-        seed: Of the signs; equal seeds give equal curvatures.
+        seed: Of signs and pixels; equal seeds give equal curvatures.
+        pixels: Of each example and column.  ``None``: all, or as many as keep ``R`` of an example
+            within four megabytes.
 
     >>> MonteCarloFisher(draws=2).inner == KFAC()
     True
@@ -38,10 +43,13 @@ class MonteCarloFisher:
     inner: Curvature = field(default_factory=KFAC)
     draws: int = 1
     seed: int = 0
+    pixels: int | None = None
 
     def __post_init__(self) -> None:
         require_kinds(self)
         require_counts(draws=self.draws)
+        if self.pixels is not None:
+            require_counts(pixels=self.pixels)
 
     def build(
         self,
@@ -54,10 +62,13 @@ class MonteCarloFisher:
         cuts: Cuts = UNCUT,
     ) -> Measured:
         """Measures the curvature."""
-        drawn = with_random_columns(problem, self.draws, self.seed, again=previous is not None)
-        return self.inner.build(
+        again = previous is not None
+        drawn = with_random_columns(problem, self.draws, self.seed, again=again, pixels=self.pixels)
+        found = self.inner.build(
             drawn, weights, layout, outputs=outputs, previous=previous, cuts=cuts
         )
+        note = pixels_note(problem.likelihood, problem.one_output(), self.pixels)
+        return replace(found, notes=(*found.notes, note)) if note else found
 
 
 def plain(curvature: Curvature) -> Curvature:
