@@ -121,7 +121,8 @@ class SignedColumns:
     def _signed(self, root: Float[Tensor, "n *pixels c r"]) -> Float[Tensor, "n c *pixels"]:
         shape = (*root.shape[:-2], root.shape[-1], 1)
         signs = torch.randint(2, shape, generator=self.generator).to(root)
-        return ((root @ (2 * signs - 1)).squeeze(-1) / self.draws**0.5).movedim(-1, 1)
+        found: Tensor = (root @ (2 * signs - 1)).squeeze(-1) / self.draws**0.5
+        return found.movedim(-1, 1)
 
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Float[Tensor, " n"]:
         """Of the inner likelihood."""

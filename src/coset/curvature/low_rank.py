@@ -68,7 +68,8 @@ class LowRank:
         else:
             product = tangent.product(at, zero)
             values, vectors = _subspace(product, min(self.rank, layout.size), at)
-        factor = (vectors * values.clamp_min(0).sqrt()).double()
+        # by rows, as a file holds it: products of the two layouts round differently
+        factor = (vectors * values.clamp_min(0).sqrt()).double().contiguous()
         return Measured(LowRankPlusDiagonal(factor.new_zeros(layout.size), factor))
 
 

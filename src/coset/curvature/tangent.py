@@ -400,18 +400,24 @@ def tangent_of(
 @torch.no_grad()
 def tangent_by_products(problem: Problem, weights: Weights, layout: Layout) -> Tangent:
     """The same with products that run the network anew, for data beyond memory."""
-    outputs, targets = problem.outputs_and_targets(weights)
-    jacobian = Jacobian.of(problem, weights, layout, outputs, kept=0)
-    return Tangent(problem, weights, layout, jacobian, outputs, targets)
+    return tangent_at(problem, weights, layout, *problem.outputs_and_targets(weights))
 
 
 @torch.no_grad()
-def tangent_along(
+def outputs_along(
     problem: Problem, weights: Weights, layout: Layout, direction: Float[Tensor, " p"]
-) -> tuple[Tangent, Tensor]:
-    """The same, and how its outputs change along a direction in the weights, in one pass."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs, how they change along a direction in the weights, and targets, in one pass."""
     line = Linearisation(problem.network, weights, layout)
     passed = [(*line.run_and_push(inputs, direction), y) for inputs, y in problem.train]
     outputs, changes, targets = (torch.cat(parts) for parts in zip(*passed, strict=True))
+    return outputs, changes, targets
+
+
+@torch.no_grad()
+def tangent_at(
+    problem: Problem, weights: Weights, layout: Layout, outputs: Tensor, targets: Tensor
+) -> Tangent:
+    """The same where the network's outputs are known."""
     jacobian = Jacobian.of(problem, weights, layout, outputs, kept=0)
-    return Tangent(problem, weights, layout, jacobian, outputs, targets), changes
+    return Tangent(problem, weights, layout, jacobian, outputs, targets)

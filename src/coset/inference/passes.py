@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from coset.bayes.batches import Batches
@@ -79,3 +80,41 @@ class _Heard:
 
     def rows(self, index: Tensor) -> Batch:
         return self.inner.rows(index)
+
+
+def stretches(train: Batches, count: int) -> Iterator[Batches]:
+    """The data in so many stretches of nearly equal length, whose passes are told as before.
+
+    >>> from coset.bayes.batches import InMemory
+    >>> train = InMemory(torch.zeros(10, 2), torch.arange(10))
+    >>> [targets.tolist() for part in stretches(train, 3) for _, targets in part]
+    [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    """
+    if count < 2:
+        yield train
+        return
+    for index in torch.arange(train.size).tensor_split(min(count, train.size)):
+        if isinstance(train, _Heard):
+            yield replace(train, inner=_Stretch(train.inner, int(index[0]), len(index)))
+        else:
+            yield _Stretch(train, int(index[0]), len(index))
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """Some rows of data that follow each other."""
+
+    inner: Batches
+    begin: int
+    size: int
+
+    @property
+    def batch_size(self) -> int:
+        return self.inner.batch_size
+
+    def __iter__(self) -> Iterator[Batch]:
+        for index in torch.arange(self.size).split(self.batch_size):
+            yield self.rows(index)
+
+    def rows(self, index: Tensor) -> Batch:
+        return self.inner.rows(index + self.begin)

@@ -140,6 +140,28 @@ class RunRecord:
         facts = {"run": self.fingerprint, **facts}
         save_record(self.folder / f"{name}.safetensors", tensors, facts)
 
+    def kept(self, name: str, compute: Callable[[], Found]) -> Found:
+        """What a step of the run finds, from its own file where there is one.
+
+        What is computed is given as a file would hold it, so that both are the same to the last
+        bit.
+
+        Args:
+            name: Of the step; its file is refused if it is damaged or of another run.
+            compute: The step; it finds tensors, numbers, texts, or mappings and tuples of such.
+        """
+        if self.checkpoint is None:
+            return compute()
+        path = self.folder / f"{name}.safetensors"
+        if path.exists():
+            tensors, known = self._load(path)
+            with blaming_content(path, "a step of this run: begin again in an empty folder"):
+                return cast(Found, restore(known["found"], tensors))
+        described, tensors = describe(compute(), "found")
+        self._save(name, tensors, {"found": described})
+        plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        return cast(Found, restore(described, plain))
+
     def resume(
         self, take: Callable[[Mapping[str, Any]], Found], *, device: torch.device = _CPU
     ) -> Found | None:
@@ -213,6 +235,28 @@ class RunRecord:
             "needed a folder that can be made and written in",
             "give another folder",
         )
+
+
+class Steps:
+    """The steps of a run that takes the same ones in the same order whenever it is run.
+
+    >>> steps = Steps()
+    >>> steps.kept(lambda: 3)  # nothing is written without a record
+    3
+    """
+
+    def __init__(self, record: RunRecord | None = None) -> None:
+        self._record, self._count = RunRecord() if record is None else record, 0
+
+    def kept(self, compute: Callable[[], Found]) -> Found:
+        """What the next step finds: computed and written down, or read (:meth:`RunRecord.kept`)."""
+        self._count += 1
+        return self._record.kept(f"step-{self._count:05d}", compute)
+
+    @property
+    def are_written(self) -> bool:
+        """Whether anything is."""
+        return self._record.checkpoint is not None
 
 
 def _plain(state: Any) -> Any:

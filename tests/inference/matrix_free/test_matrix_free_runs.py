@@ -6,7 +6,6 @@ from sampled_problems import data, likelihood, perceptron, trained
 from torch import nn
 
 from coset import (
-    KFAC,
     ByEvidence,
     Checkpoint,
     CosetError,
@@ -107,11 +106,6 @@ def test_a_finished_run_is_read_back(tmp_path):
         first.posterior.deviations["0.weight"], again.posterior.deviations["0.weight"]
     )
     assert not [line for _, line in calls if "iteration" in line]
-
-
-def test_what_is_measured_in_one_pass_has_no_checkpoint(tmp_path):
-    with pytest.raises(CosetError, match=r"KFAC\(\).*leave the checkpoint out"):
-        Laplace(KFAC(), checkpoint=Checkpoint(tmp_path))
 
 
 def test_the_record_of_another_run_is_refused(tmp_path):

@@ -65,6 +65,9 @@ _MOST_AHEAD = 3
 _SHARE = 0.01
 """Share of the rows on which mode and precisions are found before there are such directions."""
 
+STRETCH = 3e12
+"""Multiplications after which a long pass is written down, a minute or two of one core."""
+
 _ROUGH, _DRAWS = 3, 2
 """Looks at the curvature at the mode on the way, and their random columns."""
 
@@ -226,7 +229,7 @@ def plan_of(
     if effort is None:
         budget = max(budget, FLOOR / (size * multiplications(problem)))
     if work.whole <= budget:
-        return Plan(size, size, passes=work.whole)
+        return Plan(size, size, passes=work.whole, last=1 + work.columns * work.column)
     columns = work.columns
     if free:  # half of the budget for the pass over all rows
         columns = min(columns, max(1, int((budget / 2 - work.last) / work.column)))
@@ -241,6 +244,12 @@ def plan_of(
     rows = min(size, max(1, least, int((budget - last) * size / work.tuning)))
     drawn = columns if columns < work.columns else None
     return Plan(size, rows, drawn, directions, last + rows / size * work.tuning, last)
+
+
+def stretches_of(problem: Problem, passes: float) -> int:
+    """In how many stretches a pass over all rows is made, of so many forward passes each."""
+    work = passes * problem.train.size * multiplications(problem)
+    return max(1, math.ceil(work / STRETCH))
 
 
 def some_rows(problem: Problem, plan: Plan, generator: torch.Generator) -> Problem:

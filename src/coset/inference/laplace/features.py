@@ -6,14 +6,18 @@ curvature, tangent model and evidence are those of the whole network.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from coset.bayes.batches import InMemory
+from coset.bayes.batches import Batches, InMemory
 from coset.bayes.problem import Problem
 from coset.curvature.capture import record
+from coset.inference.laplace.budget import stretches_of
+from coset.inference.passes import stretches
+from coset.inference.run_record import Steps
 from coset.vocabulary import Inputs, Weights
 from coset.weights.calls import Arguments, Listening, Named, TorchFunction
 from coset.weights.inputs import parts_of, take_rows
@@ -22,7 +26,7 @@ from coset.weights.network import Network
 
 
 def problem_of_layer(
-    problem: Problem, weights: Weights, layout: Layout, memory: float
+    problem: Problem, weights: Weights, layout: Layout, memory: float, steps: Steps
 ) -> Problem | None:
     """The problem of a linear layer over what it reads; ``None`` where there is no such layer.
 
@@ -31,6 +35,7 @@ def problem_of_layer(
         weights: Of the whole network.
         layout: The tensors that are uncertain.
         memory: Bytes that what it reads may take.
+        steps: Where it is written down, a stretch of rows at a time.
     """
     inputs, _ = next(iter(problem.train))
     one = take_rows(inputs, slice(1))
@@ -39,20 +44,31 @@ def problem_of_layer(
     if own is None or set(own) != set(layout.names) or len(recorded.maps) > 1:
         return None
     names = (own[0], own[1] if len(own) > 1 else None)
-    found = _read(problem.network, weights, own[0], one)
-    if found is None:
+    first = _read(problem.network, weights, own[0], one)
+    if first is None:
         return None
-    read, outputs = found
+    read, outputs = first
     each = read.numel() * read.element_size()
     if each * problem.train.size > memory or not torch.equal(_layer(weights, names, read), outputs):
         return None
-    batches = []
-    for inputs, targets in problem.train:
-        seen = _read(problem.network, weights, own[0], inputs)
-        if seen is None or seen[0].shape[1:] != read.shape[1:]:
+
+    def features_of(train: Batches) -> tuple[Tensor, Tensor] | None:
+        batches = []
+        for inputs, targets in train:
+            seen = _read(problem.network, weights, own[0], inputs)
+            if seen is None or seen[0].shape[1:] != read.shape[1:]:
+                return None
+            batches.append((seen[0], targets))
+        features, targets = (torch.cat(side) for side in zip(*batches, strict=True))
+        return features, targets
+
+    found = []
+    for part in stretches(problem.train, stretches_of(problem, 1.0)):
+        some = steps.kept(partial(features_of, part))
+        if some is None:
             return None
-        batches.append((seen[0], targets))
-    features, targets = (torch.cat(side) for side in zip(*batches, strict=True))
+        found.append(some)
+    features, targets = (torch.cat(side) for side in zip(*found, strict=True))
     plain = {name: tensor.detach() for name, tensor in layout.restrict(weights).items()}
 
     def apply(given: Weights, inputs: Inputs) -> Tensor:

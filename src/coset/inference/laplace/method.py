@@ -1,7 +1,9 @@
 """The linearised Laplace approximation (MacKay 1992; Immer et al. 2021; Antorán et al. 2022)."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from coset.curvature.kfac import KFAC
 from coset.curvature.matrix_free import MatrixFree
 from coset.curvature.measure import Curvature
 from coset.curvature.sampled import plain, uncorrected
-from coset.curvature.tangent import Tangent, tangent_along
+from coset.curvature.tangent import Tangent, outputs_along, tangent_at
 from coset.errors import CosetError, require_counts, require_kinds
 from coset.inference.doubts import examine, with_kept_prior
 from coset.inference.laplace.budget import (
@@ -26,6 +28,7 @@ from coset.inference.laplace.budget import (
     gigabytes,
     plan_of,
     some_rows,
+    stretches_of,
     untuned_passes,
 )
 from coset.inference.laplace.by_evidence import ByEvidence
@@ -35,9 +38,11 @@ from coset.inference.laplace.groups import Groups, cuts_of
 from coset.inference.laplace.noise import fit_whitened, residual_noise
 from coset.inference.laplace.part import LastLayer, Part, Subnetwork, Subset, layout_of, part_of
 from coset.inference.laplace.tuning import Tuner
+from coset.inference.laplace.written import written_measured
 from coset.inference.matrix_free.fit import fit_matrix_free
 from coset.inference.passes import Passes
-from coset.inference.run_record import Checkpoint
+from coset.inference.run_fingerprint import described, digest
+from coset.inference.run_record import Checkpoint, RunRecord, Steps
 from coset.inference.training.noise import is_learnt
 from coset.posterior.families import FitReport
 from coset.posterior.gaussian import Gaussian
@@ -54,6 +59,14 @@ _RULE = Linearised(link=TopDifference())
 
 _CURVATURE = 0.3
 """Share of the first look at the curvature in the progress."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """How far a fit is: told, and written down."""
+
+    passes: Passes
+    steps: Steps
 
 
 @dataclass(frozen=True)
@@ -75,8 +88,8 @@ class Laplace:
             curvature.  ``None``: four, or more where that is half a minute or less;
             ``math.inf``: everything on all rows.
         memory: Bytes that a fit may take beyond network, data and posterior.
-        checkpoint: Where a long run of :class:`coset.MatrixFree` is written down, to be taken up
-            again; other curvatures are measured in one pass.
+        checkpoint: Where a long fit is written down, to be taken up again: each pass over the data
+            and each search for a mode, and long passes in stretches.
     """
 
     curvature: Curvature | MatrixFree = field(default_factory=KFAC)
@@ -90,12 +103,6 @@ class Laplace:
         require_kinds(self)
         require_counts(memory=self.memory)
         _check_effort(self.effort, self.curvature)
-        if self.checkpoint is not None and not isinstance(self.curvature, MatrixFree):
-            raise CosetError(
-                f"got a checkpoint with {type(self.curvature).__name__}()",
-                "needed MatrixFree(), whose runs are long enough to be taken up again",
-                "leave the checkpoint out",
-            )
 
     @property
     def rule(self) -> Linearised:
@@ -135,11 +142,28 @@ class Laplace:
             tell = progress or (lambda share, line: None)
             tell(0.0, "curvature")
             return ready._by_samples(self.curvature, problem, weights, generator, tell)
-        passes = Passes(progress)
-        heard = passes.over(problem)
-        found = ready._by_curvature(self.curvature, heard, weights, generator, passes)
-        passes.phase(1.0, 1.0, "done")
+        run = Run(Passes(progress), self._steps(problem, weights, generator))
+        found = ready._by_curvature(
+            self.curvature, run.passes.over(problem), weights, generator, run
+        )
+        run.passes.phase(1.0, 1.0, "done")
         return found
+
+    def _steps(self, problem: Problem, weights: Weights, generator: torch.Generator) -> Steps:
+        """Where this fit is written down, if anywhere."""
+        starts = {name: tensor.unsqueeze(0) for name, tensor in weights.items()}
+
+        def told() -> Mapping[str, Any]:
+            tuning = self.tuning and replace(self.tuning, validation=None)
+            return {
+                "kind": "laplace",
+                "settings": described(replace(self, tuning=tuning)),
+                "seed": digest({"": generator.get_state()}),
+            }
+
+        record = RunRecord.of(self.checkpoint, problem, starts, told)
+        record.resume(lambda _: None)  # a folder that cannot be written in is refused now
+        return Steps(record)
 
     def _with_read_validation(self, problem: Problem) -> "Laplace":
         """The same with held-out data that are read and checked, before any work."""
@@ -155,8 +179,9 @@ class Laplace:
         problem: Problem,
         weights: Weights,
         generator: torch.Generator,
-        passes: Passes,
+        run: Run,
     ) -> Gaussian | TangentSamples:
+        passes, steps = run.passes, run.steps
         unknown = unknown_noise(problem.likelihood)
         unit = problem
         if unknown == "covariance" and self.tuning is not None:
@@ -166,7 +191,7 @@ class Laplace:
         last_layer_because = self._last_layer_because(unit, weights)
         if last_layer_because is not None:
             alone = replace(self, subset=LastLayer())
-            found = alone._by_curvature(curvature, problem, weights, generator, passes)
+            found = alone._by_curvature(curvature, problem, weights, generator, run)
             told = (last_layer_because, *found.report.warnings)
             return replace(found, report=replace(found.report, warnings=told))
         part = part_of(self.subset, curvature, unit, weights, generator=generator)
@@ -174,25 +199,25 @@ class Laplace:
         asked, effort = problem, self.effort
         if isinstance(self.subset, LastLayer):
             passes.phase(0.0, 0.5, "features of the last layer")
-            layer = problem_of_layer(problem, weights, part.layout, self.memory)
+            layer = problem_of_layer(problem, weights, part.layout, self.memory, steps)
             if layer is not None:
                 problem, unit = layer, replace(unit, network=layer.network, train=layer.train)
                 effort = None  # what is left is little: the network has run
         if self.tuning is None:
             passes.phase(0.5, 1.0, "curvature", passes=2)
-            return with_kept_prior(_untuned(problem, weights, part), asked, _RULE)
+            return with_kept_prior(_untuned(problem, weights, part, steps), asked, _RULE)
         settings, notes = self.tuning.settled(unit.link()).with_safe_mean(unit, weights)
         if unknown != "covariance":
             groups = part.groups(problem, settings)
             plan = self._plan(unit, settings, effort, groups=len(groups.names))
             some = passes.over(some_rows(problem, plan, generator))
-            posterior, _ = _tuned(problem, weights, part, settings, groups, passes, plan, some)
+            posterior, _ = _tuned(problem, weights, part, settings, groups, run, plan, some)
         else:
             groups, whole = part.groups(unit, settings), self._plan(unit, settings, math.inf)
             posterior = fit_whitened(
                 problem,
                 weights,
-                lambda white: _tuned(white, weights, part, settings, groups, passes, whole, white),
+                lambda white: _tuned(white, weights, part, settings, groups, run, whole, white),
                 settings,
             )
         report = replace(posterior.report, warnings=(*posterior.report.warnings, *notes))
@@ -312,7 +337,7 @@ def _others(layout: Layout, weights: Weights) -> Weights:
     return {name: tensor.clone() for name, tensor in weights.items() if name not in covered}
 
 
-def _untuned(problem: Problem, weights: Weights, part: Part) -> Gaussian:
+def _untuned(problem: Problem, weights: Weights, part: Part, steps: Steps) -> Gaussian:
     """Keeps the prior and a given noise as they are; precisions that want gradients get them."""
     flat = part.layout.flatten(weights).double()
     with torch.enable_grad():
@@ -321,7 +346,9 @@ def _untuned(problem: Problem, weights: Weights, part: Part) -> Gaussian:
         raise CosetError("got a prior precision of zero", "needed positive precisions")
     precision, labels = each.unique(return_inverse=True)
     cuts = cuts_of(part.own, labels)
-    measured = part.curvature.build(problem, weights, part.own, cuts=cuts)
+    measured = written_measured(
+        steps, lambda: part.curvature.build(problem, weights, part.own, cuts=cuts)
+    )
     spectrum = spectrum_of(measured.operator, labels, len(precision))
     fit = sum(
         float(problem.likelihood.log_prob(problem.network.apply(weights, x), y).double().sum())
@@ -344,7 +371,7 @@ def _tuned(
     part: Part,
     settings: ByEvidence,
     groups: Groups,
-    passes: Passes,
+    run: Run,
     plan: Plan,
     some: Problem,
 ) -> tuple[Gaussian, Tangent]:
@@ -356,10 +383,11 @@ def _tuned(
         part: What is uncertain.
         settings: Of the search, without ``"auto"``.
         groups: Which weights share a precision.
-        passes: Told how far it is.
+        run: Told how far it is.
         plan: On which rows what is found.
         some: The same problem over the rows for mode and precisions.
     """
+    passes, steps = run.passes, run.steps
     noise: Likelihood | None = None
     if is_learnt(problem.likelihood) and not settings.noise:
         noise = residual_noise(problem, weights)
@@ -370,9 +398,10 @@ def _tuned(
     first = _first(part.curvature, unit, weights, settings)
     share = plan.tuning_share
     passes.phase(0.0, _CURVATURE * share, "curvature")
-    measured = first.build(few, weights, part.own, cuts=cuts)
+    measured = written_measured(steps, lambda: first.build(few, weights, part.own, cuts=cuts))
     tangent = part.tangent(few, weights, plan.memory)
-    tuner = Tuner(settings, tangent, part.curvature, groups, learn, cuts)
+    count = stretches_of(problem, plan.last)
+    tuner = Tuner(settings, tangent, part.curvature, groups, learn, cuts, steps, count)
     left = (0.95 - _CURVATURE) * share
 
     def tell(begin: float, end: float) -> None:
@@ -385,7 +414,9 @@ def _tuned(
 
         def whole(direction: Tensor) -> tuple[Tangent, Tensor]:
             passes.phase(0.95 * share, 0.95, "curvature of all rows", passes=2)
-            return tangent_along(unit, weights, part.layout, direction)
+            where = unit, weights, part.layout
+            outputs, change, targets = steps.kept(lambda: outputs_along(*where, direction))
+            return tangent_at(*where, outputs, targets), change
 
         last = plan.last_curvature(part.curvature)
         tuned = tuner.run_on_some(measured, whole, last, plan.directions, tell)

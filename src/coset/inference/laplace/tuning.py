@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from coset.bayes.batches import Batches
 from coset.bayes.defaults import with_noise
 from coset.curvature.columns import column_count
 from coset.curvature.kfac import KFAC
@@ -30,6 +31,14 @@ from coset.inference.laplace.evidence import (
 )
 from coset.inference.laplace.groups import Groups
 from coset.inference.laplace.noise import Residuals
+from coset.inference.laplace.written import (
+    is_corrected,
+    measured_in_stretches,
+    written_measured,
+    written_point,
+    written_span,
+)
+from coset.inference.run_record import Steps
 from coset.linalg import (
     LinearOperator,
     LowRankPlusDiagonal,
@@ -136,7 +145,18 @@ class NewtonStep:
 
 @dataclass(frozen=True)
 class Tuner:
-    """One tuning: the tangent model, the curvature and the groups."""
+    """One tuning.
+
+    Attributes:
+        settings: Of the search.
+        tangent: The model.
+        curvature: What stands for the Gauss-Newton matrix.
+        groups: Which weights share a precision.
+        learn_noise: Whether noise is found too.
+        cuts: Where groups cut through layers.
+        steps: Where passes and searches are written down.
+        stretches: Of a pass over all rows.
+    """
 
     settings: ByEvidence
     tangent: Tangent
@@ -144,6 +164,8 @@ class Tuner:
     groups: Groups
     learn_noise: bool
     cuts: Cuts
+    steps: Steps = field(default_factory=Steps)
+    stretches: int = 1
 
     @property
     def form(self) -> Form:
@@ -208,7 +230,9 @@ class Tuner:
             near = nearly_inverse(more, state.precision[self.groups.labels], ahead.dtype)
             state = replace(state, noise=noise)
             model, flat = every._model(state), every._flat(state)
-            point = approach(model, flat, span, near, directions=directions).point
+            point = written_span(
+                self.steps, lambda: approach(model, flat, span, near, directions=directions)
+            ).point
         state = replace(state, noise=noise, point=point, span=None, measured=known)
         return every._result(every._remeasured(state, point, curvature))
 
@@ -327,13 +351,16 @@ class Tuner:
             return replace(state, point=found)
         precision = state.precision[self.groups.labels]
         near = nearly_inverse(self._scaled(state), precision, self.tangent.outputs.dtype)
-        span = approach(
-            model,
-            self._flat(state),
-            Span.at(model.start(self.form)) if state.span is None else state.span,
-            near,
-            # precisions hardly change beyond a tenth of the way left: a few directions suffice
-            directions=_FIRST if state.span is None else _AGAIN,
+        span = written_span(
+            self.steps,
+            lambda: approach(
+                model,
+                self._flat(state),
+                Span.at(model.start(self.form)) if state.span is None else state.span,
+                near,
+                # precisions hardly change beyond a tenth of the way left: a few directions suffice
+                directions=_FIRST if state.span is None else _AGAIN,
+            ),
         )
         return replace(state, span=span, point=span.point)
 
@@ -358,11 +385,14 @@ class Tuner:
         point = state.point
         if self.settings.mean != "tangent":
             model, small = self._model(state), self.tangent.is_small
-            point = model.find_mode(
-                self._flat(state),
-                self.form,
-                tolerance=1e-11 if small else 1e-3,
-                steps=100 if small else 5,
+            point = written_point(
+                self.steps,
+                lambda: model.find_mode(
+                    self._flat(state),
+                    self.form,
+                    tolerance=1e-11 if small else 1e-3,
+                    steps=100 if small else 5,
+                ),
             )
         recipe = MonteCarloFisher(self.curvature, draws=_DRAWS) if rough else self.curvature
         return self._remeasured(state, point, recipe)
@@ -370,14 +400,25 @@ class Tuner:
     def _remeasured(self, state: _State, point: Point | None, recipe: Curvature) -> _State:
         """The curvature at some outputs of the model, in the eigenbasis that is known."""
         assert point is not None
-        measured = recipe.build(
-            self.tangent.problem,
-            self.tangent.weights,
-            self.tangent.layout,
-            outputs=point.outputs if self.settings.hessian == "tangent" else None,
-            previous=state.measured,
-            cuts=self.cuts,
-        )
+        outputs = point.outputs if self.settings.hessian == "tangent" else None
+
+        def measure(train: Batches, rows: slice, recipe: Curvature) -> Measured:
+            return recipe.build(
+                replace(self.tangent.problem, train=train),
+                self.tangent.weights,
+                self.tangent.layout,
+                outputs=None if outputs is None else outputs[rows],
+                previous=state.measured,
+                cuts=self.cuts,
+            )
+
+        train, steps = self.tangent.problem.train, self.steps
+        if is_corrected(recipe):
+            known, rough = state.measured, recipe != self.curvature
+            count = 1 if rough else self.stretches
+            measured = measured_in_stretches(steps, count, train, recipe, known, measure)
+        else:
+            measured = written_measured(steps, lambda: measure(train, slice(None), recipe))
         spectrum = spectrum_of(measured.operator, self.groups.labels, len(self.groups.names))
         return replace(state, measured=measured, spectrum=spectrum)
 
