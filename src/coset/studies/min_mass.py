@@ -83,6 +83,14 @@ STUDY = Study(
         "training is followed on small perceptrons on the 8×8 digits, by plain gradient descent "
         "at a constant rate."
     ),
+    learnt=(
+        "No OptuNet comes near its smallest mass: the least excess of 384 is above a fifth, the "
+        "mean is a half. The poster has 1.1 % and 27 %, after forty times as many steps and with "
+        "weight decay all along. In small perceptrons the excess falls from 4 % to 0.04 %, as "
+        "their weights grow, but the imbalance of units stays: at the usual decay 1.08 of that of "
+        "the start is left, where its pull alone would leave 0.90. In a step the noise of the "
+        "gradients along scalings is ten times the pull. With 25 times the decay the pull wins."
+    ),
     claims=(
         Claim(
             "mean excess",
