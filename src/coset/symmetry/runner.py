@@ -1,13 +1,16 @@
-"""Runs a module that cannot be traced, in double precision whatever it asks for."""
+"""Runs a module in double precision whatever it asks for, and tells which tensors it answers."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from coset.vocabulary import Weights
 
@@ -40,18 +43,42 @@ def module_runner(module: nn.Module) -> Run:
     def run(weights: Weights, inputs: Sequence[Tensor]) -> list[Tensor]:
         arguments = tuple(x.double() if x.is_floating_point() else x for x in inputs)
         with torch.no_grad(), _DoubleOnly():
-            return list(_tensors(functional_call(copied, dict(weights), arguments)))
+            found = tensors_in(functional_call(copied, dict(weights), arguments))
+            return [x.double() if x.is_floating_point() else x for x in found]
 
     return run
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors inside nested outputs."""
+_CACHES = ("past_key_values", "cache_params", "mems")
+"""What models of transformers call what they keep for the next call."""
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """All tensors inside nested outputs, without caches for the next call, which are no answers.
+
+    >>> keys, logits = torch.zeros(1), torch.ones(2)
+    >>> list(tensors_in({"logits": logits, "past_key_values": ((keys, keys),)}))
+    [tensor([1., 1.])]
+    """
     if isinstance(value, Tensor):
-        yield value.double() if value.is_floating_point() else value
+        yield value
     elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _tensors(part)
+        yield from tensors_in([part for name, part in value.items() if name not in _CACHES])
     elif isinstance(value, (list, tuple)):
         for part in value:
-            yield from _tensors(part)
+            yield from tensors_in(part)
+    elif is_dataclass(value):
+        yield from tensors_in({each.name: getattr(value, each.name) for each in fields(value)})
+    elif not type(value).__name__.endswith("Cache"):
+        leaves = tree_leaves(value)  # of classes that their authors have described to torch
+        yield from (leaf for leaf in leaves if isinstance(leaf, Tensor))
+
+
+@contextmanager
+def answering_in_tensors(module: nn.Module) -> Iterator[None]:
+    """While it runs the module returns a flat tuple of its answers: tracers know no other kinds."""
+    hook = module.register_forward_hook(lambda _, __, found: tuple(tensors_in(found)))
+    try:
+        yield
+    finally:
+        hook.remove()

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from coset.errors import CosetError
 from coset.symmetry.graph import Graph
 from coset.symmetry.points import general_position, random_inputs, vanishes
-from coset.symmetry.runner import module_runner
+from coset.symmetry.runner import answering_in_tensors, module_runner, tensors_in
 from coset.symmetry.translating import canonical_names, name_of, translated
 from coset.vocabulary import Inputs
 from coset.weights.inputs import parts_of, shapes_of
@@ -77,6 +77,7 @@ def _refuse(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         raise CosetError(
             f"got an example of {shapes_of(inputs)}, without a number", "needed at least one row"
         )
+    _refuse_kind(module)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if nn.parameter.is_lazy(tensor):
             raise CosetError(
@@ -93,6 +94,23 @@ def _refuse(module: nn.Module, inputs: tuple[Any, ...]) -> None:
             )
 
 
+def _refuse_kind(module: nn.Module) -> None:
+    """Names modules that keep their weights where no tracer reads them."""
+    for child in module.modules():
+        if isinstance(child, torch.jit.ScriptModule):
+            raise CosetError(
+                f"got a scripted module, {type(child).__name__}",
+                "needed a module in Python, whose operations and weights can be followed",
+                "give the module as it was before torch.jit",
+            )
+        if ".quantized." in f"{type(child).__module__}.":
+            raise CosetError(
+                f"got the quantised layer {type(child).__module__}.{type(child).__name__}",
+                "needed weights that are floating-point numbers",
+                "give the network as it was before it was quantised",
+            )
+
+
 def _require_answer(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     """Refuses an example that the module itself does not take: a tracer would blame the module."""
     try:
@@ -101,17 +119,24 @@ def _require_answer(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         return
     with own_randomness(0), own_draws():
         try:
-            copied(*inputs)
+            found = copied(*inputs)
         except Exception as error:  # whatever a module may raise
             try:  # an example of another type than the weights, or a type without kernels
                 weights = {n: w.cpu().double() for n, w in weights_of(module).items()}
                 module_runner(module)(weights, inputs)
             except Exception:
                 raise refusal(inputs, error) from error
+            return
+    if not any(True for _ in tensors_in(found)):
+        raise CosetError(
+            f"got a module that returns {type(found).__name__} without a tensor",
+            "needed outputs that symmetries can be read off",
+            "wrap it in a module whose forward returns its outputs",
+        )
 
 
 def _trace(module: nn.Module, inputs: tuple[Tensor, ...]) -> Graph:
-    with _silence(), warnings.catch_warnings():
+    with _silence(), warnings.catch_warnings(), answering_in_tensors(module):
         warnings.simplefilter("ignore")
         try:
             return translated(*_export(module, inputs), module)
@@ -209,7 +234,7 @@ def _export(
 def _second_try(module: nn.Module, inputs: tuple[Tensor, ...], error: Exception) -> Graph:
     """``make_fx`` when export itself breaks; control flow on data stays refused."""
     text = f"{type(error).__name__}: {error}"
-    if "DataDependent" in text or "data-dependent" in text:
+    if _is_of_data(text):
         raise _untraceable(error) from error
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -242,11 +267,35 @@ def _untraceable(error: Exception) -> CosetError:
                 break
         chain = chain.__cause__
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    needed, advice = _cure(f"{type(error).__name__}: {error}")
     return CosetError(
         f"got a module that cannot be traced, at {place}: {reason}",
-        "needed a forward whose path does not depend on the values of tensors",
-        "replace Python branches and .item() on data by tensor operations (torch.where), "
-        "or give the factors by hand with groups=",
+        needed,
+        f"{advice}, or give the factors by hand with groups=",
+    )
+
+
+def _is_of_data(text: str) -> bool:
+    """Whether a tracer complains of a path that depends on the values of tensors."""
+    return "DataDependent" in text or "data-dependent" in text
+
+
+def _cure(text: str) -> tuple[str, str]:
+    """What a tracer that says this needed, and what to do."""
+    if _is_of_data(text):
+        return (
+            "needed a forward whose path does not depend on the values of tensors",
+            "replace Python branches and .item() on data by tensor operations (torch.where)",
+        )
+    if ".numpy()" in text or "numpy" in text.lower():
+        return (
+            "needed a forward that calls torch alone",
+            "write what leaves torch there in operations of torch",
+        )
+    return (
+        "needed a forward that torch.export can follow",
+        "write that line in operations of torch, or leave out of forward what its outputs do not "
+        "need",
     )
 
 
