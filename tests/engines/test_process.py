@@ -170,8 +170,24 @@ from coset.engines import Process
 print([outcome.value for outcome in Process(workers=1).map(abs, [-3])])
 """
 
+WITH_LOCKS = """
+import multiprocessing
+from coset.engines import Process
 
-@pytest.mark.parametrize(("script", "said"), [(IN_MAIN, "[6]"), (WITHOUT_A_GUARD, "[3]")])
+kept = []
+
+def lock(key):
+    kept.append(multiprocessing.RLock())  # as tqdm does
+    return key
+
+if __name__ == "__main__":
+    print([outcome.value for outcome in Process(workers=1).map(lock, [3])])
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "said"), [(IN_MAIN, "[6]"), (WITHOUT_A_GUARD, "[3]"), (WITH_LOCKS, "[3]")]
+)
 def test_scripts_may_define_tasks_and_need_no_guard_for_those_of_modules(script, said, tmp_path):
     path = tmp_path / "script.py"
     path.write_text(script)

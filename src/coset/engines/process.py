@@ -15,6 +15,8 @@ from coset.engines.outcome import Cause, Done, Outcome, Task, in_one_line
 from coset.engines.worker import Worker, start_worker
 from coset.errors import CosetError, require_counts
 
+_GRACE = 5.0  # seconds in which an idle worker ends by itself
+
 
 @dataclass(frozen=True)
 class Process:
@@ -85,8 +87,11 @@ class _Crew:
                 yield from self._hear(place, jobs)
 
     def stop(self) -> None:
+        idle = [place for place in self.places if place.ready and place.job is None]
+        for place in idle:
+            place.worker.dismiss()
         for place in self.places:
-            place.worker.stop()
+            place.worker.stop(after=_GRACE if place in idle else 0.0)
         self.places.clear()
 
     def _busy(self) -> list[_Place]:

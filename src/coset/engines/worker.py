@@ -28,8 +28,13 @@ class Worker:
     process: SpawnProcess
     connection: "Connection[Any, Any]"
 
-    def stop(self) -> None:
-        """Ends it at once, whatever it does."""
+    def dismiss(self) -> None:
+        """Lets it end by itself once it has nothing to do, and tidy up what libraries opened."""
+        self.connection.close()
+
+    def stop(self, *, after: float = 0.0) -> None:
+        """Ends it, whatever it does; one that was dismissed has some seconds to end by itself."""
+        self.process.join(after)
         self.process.kill()
         self.process.join()
         self.connection.close()
@@ -83,7 +88,7 @@ def _work(connection: "Connection[Any, Any]") -> None:
     while True:
         try:
             key, attempts = connection.recv()
-        except EOFError:
+        except (EOFError, OSError):  # dismissed
             return
         _tell(connection, attempt(task, key, attempts=attempts))
 
