@@ -31,21 +31,22 @@ def look(zoo: Zoo) -> dict[str, tuple[Tensor, list[float]]]:
 def draw(found: Mapping[str, tuple[Tensor, list[float]]], path: str) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 3.2), layout="constrained")
-    masses, accuracies = figure.subplots(1, 2)
-    colours = ["#a0aec0", "#ed8936", "#2b6cb0", "#2f855a"]
-    high = max(float(excess.quantile(0.99)) for excess, _ in found.values())
-    for number, (when, (excess, reached)) in enumerate(found.items()):
-        style = {"histtype": "step", "color": colours[number % 4], "label": when, "linewidth": 1.5}
-        masses.hist(excess, bins=40, range=(0, high), density=True, **style)
-        if reached:
-            accuracies.hist(reached, bins=40, range=(0, 1), density=True, **style)
-    masses.set(xlabel="excess of mass, %", yticks=[], xlim=(0, high))
-    accuracies.set(xlabel="accuracy on test pictures", yticks=[], xlim=(0, 1))
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    masses, both = figure.subplots(1, 2)
+    colours = ["#718096", "#dd6b20", "#2b6cb0", "#2f855a"]
+    high = max(float(excess.quantile(0.995)) for excess, _ in found.values())
+    for number, (when, (excess, _)) in enumerate(found.items()):
+        colour = colours[number % 4]
+        style = {"histtype": "step", "color": colour, "label": when, "linewidth": 1.5}
+        masses.hist(excess, bins=50, range=(0, high), density=True, **style)
+    excess, reached = found["at the end"]
+    both.scatter(excess, reached, s=6, color=colour, alpha=0.5, linewidths=0, rasterized=True)
+    masses.set(xlabel="excess of mass, %", ylabel="density", yticks=[], xlim=(0, high))
+    both.set(xlabel="excess of mass at the end, %", ylabel="accuracy", xlim=(0, high))
     masses.legend(frameon=False)
-    for panel in (masses, accuracies):
-        panel.spines[["top", "right", "left"]].set_visible(False)
-    figure.savefig(path)
+    for panel in (masses, both):
+        panel.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
 
 
 def main(folder: str | None = None, *, path: str = "zoo.svg") -> dict:
