@@ -121,7 +121,12 @@ def run(code, given):
         exec(compile(code, "page", "exec"), given)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def _marked(page):
+    slow = page.name == "pixels.md"  # trains and fits U-Nets of the size that its picture shows
+    return pytest.param(page, marks=[pytest.mark.slow] if slow else [], id=page.stem)
+
+
+@pytest.mark.parametrize("page", [_marked(page) for page in PAGES])
 def test_the_examples_of_a_page_run(page, given):
     prepare(page, given)
     for code in EXAMPLE.findall(page.read_text()):

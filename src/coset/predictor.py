@@ -39,6 +39,7 @@ from coset.posterior.maps import Maps, sample_maps
 from coset.posterior.predict import MonteCarlo, PredictionRule, Predictions
 from coset.posterior.record_checks import require_fields, require_network
 from coset.posterior.records import describe, restore
+from coset.posterior.tiles import require_room
 from coset.printing import several, shown
 from coset.progress import PATIENCE, Line, check_progress, reporting
 from coset.store import blaming_content, load_record, save_record
@@ -130,6 +131,7 @@ class Predictor:
         parts = self.posterior, self.network, self.likelihood
         with outside_inference_mode():
             data, before = _read(inputs, self.network), random.get_state()
+            require_room(chosen, self.posterior, self.network, data)
 
             def predict(*given: Any) -> Predictions:
                 random.set_state(before)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from coset.data import CAMVID_CLASSES, camvid, nyu_depth
+from coset.data import CAMVID_CLASSES, camvid, motorcycle, nyu_depth
 from coset.data.sources import SOURCES
 from coset.errors import CosetError
 
@@ -117,3 +117,49 @@ def test_camvid_as_published():
     assert [len(part[0]) for part in (found.train, found.validation, found.test)] == [367, 101, 233]
     assert found.classes == CAMVID_CLASSES
     assert found.train[1].unique().tolist() == list(range(12))
+
+
+def write_motorcycle(folder, disparities):
+    folder.mkdir()
+    views = np.random.default_rng(3).integers(0, 256, (2, *disparities.shape, 3), np.uint8)
+    for side, view in zip(("left", "right"), views, strict=True):
+        Image.fromarray(view).save(folder / f"motorcycle_{side}.png")
+    np.savez(folder / "motorcycle_disp.npz", disparities)
+    return views
+
+
+def test_disparities_of_two_views_become_metres(data_folder):
+    disparities = np.full((2, 6), np.inf, np.float32)
+    disparities[0] = [0.0, 1.2, 2.0, np.inf, 1.0, 4.0]  # from the right at 0, 0, 0, –, 3, 1
+    views = write_motorcycle(data_folder / "motorcycle", disparities)
+    found = motorcycle()
+    pictures, depths = found.test
+    assert torch.allclose(pictures, torch.from_numpy(views).permute(0, 3, 1, 2) / 255)
+
+    def metres(d):
+        return 994.978 * 0.193001 / (d + 31.086)
+
+    nan = float("nan")
+    left = [metres(d) for d in (0.0, 1.2, 2.0)] + [nan, metres(1.0), metres(4.0)]
+    right = [metres(2.0), metres(4.0), nan, metres(1.0), nan, nan]
+    wanted = torch.tensor([[left, [nan] * 6], [right, [nan] * 6]])
+    torch.testing.assert_close(depths, wanted, equal_nan=True)
+    assert len(found.train[0]) == 0
+
+
+def test_disparities_of_another_size_are_refused(data_folder):
+    write_motorcycle(data_folder / "motorcycle", np.ones((2, 6), np.float32))
+    np.savez(data_folder / "motorcycle" / "motorcycle_disp.npz", np.ones((2, 5), np.float32))
+    with pytest.raises(CosetError, match="a disparity for each of 2×6 pixels"):
+        motorcycle()
+
+
+@pytest.mark.data
+def test_the_motorcycle_of_scikit_image():
+    pytest.importorskip("skimage", reason="needs the package scikit-image")
+    pictures, depths = motorcycle().test
+    assert pictures.shape == (2, 3, 500, 741)
+    known = depths[~depths.isnan()]
+    assert 1.5 < float(known.min()) < float(known.max()) < 6.0
+    # the views show the same at the same depth
+    assert abs(float(depths[0].nanmedian() - depths[1].nanmedian())) < 0.1

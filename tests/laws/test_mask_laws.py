@@ -194,3 +194,62 @@ def test_strange_settings_are_refused():
     for kind in (Bernoulli, GaussianNoise, HeteroscedasticGaussian):
         with pytest.raises(CosetError, match="missing='drop'"):
             kind(missing="drop")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda y: y[:, :2], "resize labels by their nearest neighbours"),  # another size
+        (lambda y: y.unsqueeze(1), r"use targets\[:, 0\]"),
+        (lambda y: y.unsqueeze(-1).expand(-1, -1, -1, 3), "palette"),
+        (lambda y: y.unsqueeze(1).repeat(1, 3, 1, 1)[:, :, :, :2], "GaussianNoise"),
+        (lambda y: torch.nn.functional.one_hot(y, C).movedim(-1, 1), r"targets.argmax\(1\)"),
+        (lambda y: y.double(), r"targets.long\(\)"),
+        (lambda y: y + 0.5, "not all whole.*nearest neighbours, not by interpolation"),
+    ],
+)
+def test_labels_in_another_form_are_refused_with_what_to_do(change, says):
+    labels = torch.randint(C, (N, H, W), generator=seeded(4))
+    with pytest.raises(CosetError, match=says):
+        Categorical().check(torch.zeros(N, C, H, W), change(labels))
+
+
+def test_labels_as_three_colours_in_front():
+    colours = torch.zeros(N, 3, H, W, dtype=torch.long)
+    with pytest.raises(CosetError, match="palette"):
+        Categorical().check(torch.zeros(N, C + 1, H, W), colours)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda x: x.movedim(1, -1), r"inputs.movedim\(-1, 1\)"),
+        (lambda x: (255 * x).byte(), r"inputs.float\(\) / 255"),
+    ],
+)
+def test_pictures_in_another_form_are_refused_with_what_to_do(change, says):
+    labels = torch.randint(C, (N, 6, 6), generator=seeded(4))
+    method = MaximumAPosteriori(epochs=1)
+    first = torch.rand(N, 3, 6, 6, generator=seeded(5))
+    pictures = change(first)
+    with pytest.raises(CosetError, match=says):
+        coset.fit(nn.Conv2d(3, C, 1), (pictures, labels), method=method)
+    predictor = coset.fit(nn.Conv2d(3, C, 1), (first, labels), method=method)
+    with pytest.raises(CosetError, match=says):
+        predictor(pictures)
+
+
+def test_calibration_and_outliers_of_another_size_are_refused():
+    labels = torch.randint(C, (N, H, W), generator=seeded(4))
+    pictures = torch.rand(N, 3, H, W)
+    likelihood = Categorical(ignore=VOID)
+    method = MaximumAPosteriori(epochs=1)
+    predictor = coset.fit(
+        nn.Conv2d(3, C, 1), (pictures, labels), method=method, likelihood=likelihood
+    )
+    with pytest.raises(CosetError, match="no target counts"):
+        predictor.calibrated((pictures, torch.full_like(labels, VOID)))
+    with pytest.raises(CosetError, match="no target that counts"):
+        coset.evaluate(predictor, (pictures, torch.full_like(labels, VOID)))
+    with pytest.raises(CosetError, match="the mask has the size of the pictures"):
+        coset.evaluate(predictor, (pictures, labels), outliers=(pictures, labels[:, :2] > 1))

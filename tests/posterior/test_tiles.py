@@ -20,7 +20,8 @@ from coset import (
     load,
 )
 from coset.models import dilated, mlp, unet
-from coset.posterior.tiles import reach, tried_margin
+from coset.posterior.calibrated import Calibrated, Conformal
+from coset.posterior.tiles import reach, require_room, tried_margin
 from coset.weights.network import functionalise
 
 WIDTHS = {"in_channels": 3, "classes": 3, "widths": (4, 6, 8)}
@@ -85,6 +86,31 @@ def test_networks_that_look_further_are_told(module, says, generator):
     network = functionalise(module)
     with pytest.raises(CosetError, match=says):
         tried_margin(network, torch.zeros(1, 3, 8, 8))
+
+
+def test_a_picture_that_is_too_large_is_told_of_tiles(generator):
+    module = dilated(in_channels=3, classes=3, width=2, normalisation="none")
+    predictor = fitted(module, MaximumAPosteriori(epochs=1), generator, Categorical())
+    wide = torch.zeros(1, 3, 1, 1).expand(1, 3, 40_000, 30_000)
+    with pytest.raises(CosetError, match=r"40,000 × 30,000 pixels.* GiB.*rule=Tiled"):
+        require_room(predictor.rule, predictor.posterior, predictor.network, wide)
+    picture = torch.zeros(1, 3, 1, 1).expand(1, 3, 4000, 3000)
+    require_room(predictor.rule, predictor.posterior, predictor.network, picture)
+    rule = Linearised(samples=500)
+    with pytest.raises(CosetError, match="rule=Tiled"):
+        require_room(rule, predictor.posterior, predictor.network, picture)
+    for rule in (Tiled(), Calibrated(Tiled(), Conformal(0.5, 0.9))):
+        require_room(rule, predictor.posterior, predictor.network, wide)
+
+
+def test_what_is_refused_says_it_before_anything_is_made(generator, monkeypatch):
+    module = dilated(in_channels=3, classes=3, width=2, normalisation="none")
+    predictor = fitted(module, MaximumAPosteriori(epochs=1), generator, Categorical())
+    monkeypatch.setattr("coset.posterior.tiles._MEMORY", 1 << 20)
+    with pytest.raises(CosetError, match="rule=Tiled"):
+        predictor(torch.zeros(1, 3, 300, 300))
+    found = predictor(torch.zeros(1, 3, 300, 300), rule=Tiled(predictor.rule))
+    assert found.mean.shape == (1, 3, 300, 300)
 
 
 def test_what_has_no_pixels_does_not_come_in_tiles():

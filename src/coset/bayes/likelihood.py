@@ -175,13 +175,17 @@ class Categorical:
                 f"got targets of shape {tuple(targets.shape)} for outputs of shape "
                 f"{tuple(outputs.shape)}",
                 f"needed class labels of shape {expected}",
-                "pass likelihood=GaussianNoise() for regression, Bernoulli() for yes or no",
+                _shape_advice(outputs, targets),
             )
         if targets.is_floating_point() or targets.dtype == torch.bool:
+            between = targets.is_floating_point() and bool((targets != targets.round()).any())
             raise CosetError(
-                f"got targets of type {targets.dtype}",
+                f"got targets of type {targets.dtype}" + (", not all whole" if between else ""),
                 "needed whole numbers, the class labels",
-                "use targets.long(), or another likelihood",
+                "resize labels by their nearest neighbours, not by interpolation; or use another "
+                "likelihood"
+                if between
+                else "use targets.long(), or another likelihood",
             )
         counts = self.weight(targets)
         labels = targets if counts is None else targets[counts]
@@ -427,6 +431,20 @@ class HeteroscedasticGaussian:
                 f"got {outputs.shape[1]} outputs", "needed two a target: mean and log-variance"
             )
         _check_numbers(self.mean(outputs), targets, self)
+
+
+def _shape_advice(outputs: Tensor, targets: Tensor) -> str:
+    """What to do about labels of another shape."""
+    count, pixels = outputs.shape[0], outputs.shape[2:]
+    if pixels and targets.shape == outputs.shape:
+        return "use targets.argmax(1) for labels as zeros and a one, or another likelihood"
+    if pixels and tuple(targets.shape) == (count, 1, *pixels):
+        return "use targets[:, 0]"
+    if pixels and tuple(targets.shape) in {(count, *pixels, 3), (count, 3, *pixels)}:
+        return "turn the palette of colours into one label a pixel first"
+    if pixels and targets.dim() == 1 + len(pixels):
+        return "resize labels by their nearest neighbours, or give the pictures they belong to"
+    return "pass likelihood=GaussianNoise() for regression, Bernoulli() for yes or no"
 
 
 def _sum_pixels(losses: Tensor) -> Float[Tensor, " n"]:

@@ -34,6 +34,7 @@ from coset.data.partners import outliers_for as outliers_for
 from coset.data.pixels import CAMVID_CLASSES as CAMVID_CLASSES
 from coset.data.pixels import PixelDataset as PixelDataset
 from coset.data.pixels import camvid as camvid
+from coset.data.pixels import motorcycle as motorcycle
 from coset.data.pixels import nyu_depth as nyu_depth
 from coset.data.scenes import SCENE_CLASSES as SCENE_CLASSES
 from coset.data.scenes import Scenes as Scenes

@@ -1,4 +1,4 @@
-"""Data sets with a target for each pixel: CamVid (labels) and NYU Depth v2 (metres)."""
+"""Data sets with a target for each pixel: labels (CamVid) or metres (NYU Depth, Middlebury)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -91,6 +91,48 @@ def nyu_depth() -> PixelDataset:
     return PixelDataset("nyu_depth", train, none, test, origin=found.origin)
 
 
+_FOCAL, _BASELINE, _OFFSET = 994.978, 0.193001, 31.086
+"""Of the motorcycle: focal length in pixels, metres between the cameras, shift of their centres."""
+
+
+def motorcycle() -> PixelDataset:
+    """The motorcycle of Middlebury 2014, left and right view, in metres (Scharstein et al. 2014).
+
+    One scene, 2 pictures of 3×500×741, for a look at something real and for shift, not to train on:
+    it comes as the test part.  A disparity ``d`` of the left view is a depth ``f b / (d + o)``; the
+    right view has those of the left at their places in it, the nearest where several meet.  Depths
+    are NaN where there is none.  The files are those in the wheel of scikit-image.
+    """
+    found = locate("motorcycle")
+    views = _colours([found.path / f"motorcycle_{side}.png" for side in ("left", "right")])
+    path = found.path / "motorcycle_disp.npz"
+    (read,) = read_npz(path, "arr_0")
+    if read.shape != views.shape[2:] or not np.issubdtype(read.dtype, np.floating):
+        raise CosetError(
+            f"got {path} with {read.dtype} of shape {read.shape}",
+            f"needed a disparity for each of {views.shape[2]}×{views.shape[3]} pixels",
+            _AGAIN,
+        )
+    left = torch.from_numpy(read.astype(np.float32))
+    left = torch.where(left.isfinite(), left, torch.nan)
+    depths = _FOCAL * _BASELINE / (torch.stack([left, _seen_from_right(left)]) + _OFFSET)
+    pictures = unit_range(torch.from_numpy(views.copy()))
+    none = (pictures[:0], depths[:0])
+    return PixelDataset("motorcycle", none, none, (pictures, depths), origin=found.origin)
+
+
+def _seen_from_right(disparities: Float[Tensor, "h w"]) -> Float[Tensor, "h w"]:
+    """What is at column ``x`` of the left view is at ``x - d`` of the right one."""
+    width = disparities.shape[1]
+    places = (torch.arange(width) - disparities.nan_to_num(torch.inf)).round()
+    seen = places >= 0
+    columns = torch.where(seen, places, 0.0).long()
+    values = torch.where(seen, disparities, -torch.inf)
+    nearest = torch.full_like(disparities, -torch.inf)
+    nearest = nearest.scatter_reduce(1, columns, values, "amax")
+    return torch.where(nearest.isfinite(), nearest, torch.nan)
+
+
 _Part: TypeAlias = tuple[Tensor, Tensor]
 
 
@@ -160,5 +202,6 @@ def _pixels(paths: Sequence[Path], size: tuple[int, ...]) -> NDArray[np.int64]:
 
 PIXEL_LOADERS: dict[str, Callable[[], PixelDataset]] = {
     "camvid": camvid,
+    "motorcycle": motorcycle,
     "nyu_depth": nyu_depth,
 }

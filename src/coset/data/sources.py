@@ -219,6 +219,10 @@ SOURCES: dict[str, Source] = {
         files=("nyu2_train", "nyu2_test"),
         by_hand="unpack nyu_data.zip (the folders nyu2_train and nyu2_test)",
     ),
+    "motorcycle": Source(
+        files=("motorcycle_left.png", "motorcycle_right.png", "motorcycle_disp.npz"),
+        package=Package("pip install scikit-image", lambda: _package_folder("skimage", "data")),
+    ),
     "mauna_loa_co2": Source(
         files=("co2.csv",),
         package=Package(

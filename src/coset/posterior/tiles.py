@@ -9,10 +9,15 @@ from torch import Tensor
 
 from coset.bayes.likelihood import Likelihood
 from coset.errors import CosetError, require_counts, require_kinds
+from coset.posterior.calibrated import inner_rule
 from coset.posterior.families import Posterior
-from coset.posterior.predict import MonteCarlo, PredictionRule, Predictions
+from coset.posterior.linearised import Linearised
+from coset.posterior.predict import MonteCarlo, PredictionRule, Predictions, finite_members
 from coset.vocabulary import Inputs
-from coset.weights.network import Network
+from coset.weights.inputs import parts_of
+from coset.weights.memory import activations
+from coset.weights.network import REFUSALS, Network
+from coset.weights.stacking import members_of
 
 STEP = 32
 """Tiles begin at multiples of it, so that networks which halve the size up to five times see the
@@ -20,6 +25,16 @@ same grid as in the whole picture."""
 
 _SAME = 2e-5
 """How far a tile may be from the whole, by rounding, over the largest output."""
+
+_MEMORY = 4 << 30
+"""Bytes that the prediction of one picture may take."""
+
+_CORNER = 256
+"""Side of the corner on which activations are counted; smaller pictures always fit."""
+
+_ALIVE = 8
+"""Activations alive together, as a multiple of the largest: those that skips carry on among them.
+"""
 
 _SIZES = (64, 128, 256, 512)
 """Sides of the pictures of the probe; a reach beyond a quarter of the last is called unbounded."""
@@ -56,6 +71,53 @@ def reach(network: Network, pictures: Float[Tensor, "n channels h w"]) -> int | 
             far = int(max(start - min(ends), max(ends) - (start + STEP - 1)))
             return -(-far // STEP) * STEP
     return None
+
+
+def require_room(
+    rule: PredictionRule, posterior: Posterior, network: Network, inputs: Inputs
+) -> None:
+    """Refuses a picture whose prediction would not fit into memory, before it begins.
+
+    Activations are counted on a corner and grow with the area; samples of the outputs are held
+    twice.
+
+    Raises:
+        CosetError: If tiles are needed.
+    """
+    inner, parts = inner_rule(rule), parts_of(inputs)
+    if isinstance(inner, Tiled) or len(parts) > 1 or parts[0].dim() != 4:
+        return
+    height, width = parts[0].shape[2:]
+    if height * width <= _CORNER**2:
+        return
+    corner = parts[0][:1, :, :_CORNER, :_CORNER]
+    try:
+        with torch.no_grad():
+            outputs = network.apply(network.weights, corner)
+            seen = activations(network, network.weights, corner)
+    except REFUSALS:  # a network of one size; the call itself will tell
+        return
+    if outputs.dim() != 4:
+        return
+    held = _ALIVE * seen.largest + 2 * _draws(inner, posterior) * outputs.nbytes
+    size = held * height * width / (corner.shape[2] * corner.shape[3])
+    if size > _MEMORY:
+        raise CosetError(
+            f"got a picture of {height:,} × {width:,} pixels, whose prediction takes about "
+            f"{size / 2**30:.0f} GiB",
+            f"needed at most {_MEMORY / 2**30:.0f} GiB",
+            "predict it in tiles: rule=Tiled(predictor.rule)",
+        )
+
+
+def _draws(rule: PredictionRule, posterior: Posterior) -> int:
+    """How many samples of the outputs are held."""
+    if isinstance(rule, Linearised):
+        return rule.samples or 1
+    finite = finite_members(posterior)
+    if finite is not None:
+        return members_of(finite[0])
+    return rule.draws if isinstance(rule, MonteCarlo) else 1
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,14 @@ so that it need not know how many there are.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from coset.errors import CosetError
 from coset.vocabulary import Inputs
+
+_CHANNELS = (1, 3, 4)
+"""Of pictures: grey, colours, colours with opacity."""
 
 
 def parts_of(inputs: Inputs) -> tuple[Tensor, ...]:
@@ -100,7 +104,7 @@ def check_finite_inputs(inputs: Inputs, *, first: int = 0) -> None:
 
 
 def other_type(inputs: Inputs, weights: Iterable[Tensor]) -> str | None:
-    """What to do about inputs of another precision than all weights have; ``None``: they fit.
+    """What to do about inputs of another type, or with channels last; ``None``: they may fit.
 
     >>> import torch
     >>> other_type(torch.zeros(2), [torch.zeros(2, dtype=torch.float64)])
@@ -110,6 +114,11 @@ def other_type(inputs: Inputs, weights: Iterable[Tensor]) -> str | None:
     given = {part.dtype for part in parts_of(inputs) if part.is_floating_point()}
     if len(kinds) == 1 and given - kinds:
         return f"the weights are {kinds.pop()}: give inputs of that type"
+    for part in parts_of(inputs):
+        if part.dim() == 4 and part.shape[3] in _CHANNELS and part.shape[1] not in _CHANNELS:
+            return "put the channels before height and width: inputs.movedim(-1, 1)"
+        if part.dim() == 4 and part.dtype == torch.uint8:
+            return "give pictures as numbers in [0, 1]: inputs.float() / 255"
     return None
 
 
