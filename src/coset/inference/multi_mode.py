@@ -24,7 +24,8 @@ from coset.inference.sghmc import SGHMC
 from coset.inference.sgld import SGLD
 from coset.inference.swag import SWAG
 from coset.inference.training.loop import train_stack
-from coset.posterior.families import FitReport, Mixture, Posterior
+from coset.inference.training.state import report_of
+from coset.posterior.families import FitReport, Mixture, Posterior, Snapshot, snapshots_of
 from coset.posterior.predict import MonteCarlo, PredictionRule
 from coset.progress import within
 from coset.vocabulary import Progress, Weights
@@ -107,14 +108,16 @@ class MultiMode:
             generator: Seeds each mode in turn.
             progress: Told how far the fits are.
         """
+        along: tuple[Snapshot, ...] = ()
         if isinstance(self.inner, ManyAtOnce):
             parts = self.inner.fit_many(
                 problem, self.modes, start=start, generator=generator, progress=progress
             )
         else:
-            parts = self._in_turn(problem, start, generator, progress)
+            parts, along = self._in_turn(problem, start, generator, progress)
         mixture = Mixture(parts, self._weighting(parts))
-        return replace(mixture, report=_report(parts, mixture.log_weights.exp()))
+        report = _report(parts, mixture.log_weights.exp())
+        return replace(mixture, report=replace(report, snapshots=along or _snapshots(parts)))
 
     def _in_turn(
         self,
@@ -122,19 +125,22 @@ class MultiMode:
         start: Weights | None,
         generator: torch.Generator,
         progress: Progress | None,
-    ) -> tuple[Posterior, ...]:
+    ) -> tuple[tuple[Posterior, ...], tuple[Snapshot, ...]]:
+        """The posteriors, and the snapshots of the training before them."""
         seeds, begin = member_seeds(self.modes, generator), 0.0
+        along: tuple[Snapshot, ...] = ()
         if _stays(self.inner):  # around trained weights, which it does not move
             first = starting_points(problem, start, seeds)
             begin = _TRAINING
-            start = train_stack(
+            trained = train_stack(
                 problem,
                 first,
                 self.base.recipe,
                 seeds,
                 progress=within(progress, 0.0, begin, "training"),
                 checkpoint=self.base.checkpoint,
-            ).weights
+            )
+            start, along = trained.weights, report_of(trained, problem.likelihood).snapshots
         starts = self._starts(problem, start, seeds)
         edges = torch.linspace(begin, 1.0, self.modes + 1).tolist()
         parts = []
@@ -142,7 +148,7 @@ class MultiMode:
             told = within(progress, edges[number], edges[number + 1], f"mode {number + 1}")
             inner, child = _with_own_folder(self.inner, number), torch.Generator().manual_seed(seed)
             parts.append(_fit_one(inner, problem, own, child, told))
-        return tuple(parts)
+        return tuple(parts), along
 
     def _starts(
         self, problem: Problem, start: Weights | None, seeds: list[int]
@@ -202,6 +208,17 @@ def _with_own_folder(inner: Method, number: int) -> Method:
         elif callable(getattr(value, "fit", None)):
             changes[part.name] = _with_own_folder(value, number)
     return replace(inner, **changes)
+
+
+def _snapshots(parts: tuple[Posterior, ...]) -> tuple[Snapshot, ...]:
+    """Those that all components have, as stacks."""
+    found = [snapshots_of(part) for part in parts]
+    stacks = {
+        epoch: {name: torch.stack([each[epoch][name] for each in found]) for name in first}
+        for epoch, first in found[0].items()
+        if all(epoch in each for each in found)
+    }
+    return tuple(Snapshot(epoch, weights) for epoch, weights in stacks.items())
 
 
 def _evidence(report: FitReport) -> float | None:

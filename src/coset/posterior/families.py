@@ -185,6 +185,7 @@ class Mixture:
     report: FitReport = FitReport()
 
     __repr__ = brief
+    snapshots = property(snapshots_of)
 
     @property
     def layout(self) -> Layout:

@@ -11,9 +11,11 @@ from coset import (
     Checkpoint,
     CosetError,
     DeepEnsemble,
+    Laplace,
     MaximumAPosteriori,
     MCDropout,
     MeanField,
+    MultiMode,
     Snapshots,
     fit,
     load,
@@ -76,6 +78,22 @@ def test_methods_around_a_training_have_those_of_it(method):
     found = with_snapshots.fit(problem, generator=seeded())
     shapes = {name: tensor.shape for name, tensor in problem.network.weights.items()}
     assert {name: tensor.shape for name, tensor in found.snapshots[2].items()} == shapes
+
+
+def test_modes_have_theirs_as_a_stack():
+    """From the training before Laplace, and from the trainings that methods do themselves."""
+    problem = classification(perceptron())
+    base = replace(PLAIN, snapshots=Snapshots((2, 5)))
+    before = MultiMode(Laplace(), 3, base=base).fit(problem, generator=seeded())
+    parts = [part.mean for part in before.components]
+    for name, tensor in before.snapshots[5].items():
+        assert torch.equal(tensor, torch.stack([part[name] for part in parts]))
+    inner = MeanField(base=base, epochs=2)
+    inside = MultiMode(inner, 3).fit(problem, generator=seeded())
+    for name, tensor in inside.snapshots[2].items():
+        each = [part.snapshots[2][name] for part in inside.components]
+        assert torch.equal(tensor, torch.stack(each))
+    assert MultiMode(PLAIN, 2).fit(problem, generator=seeded()).snapshots == {}
 
 
 def test_a_member_that_stopped_has_the_weights_it_ended_with():
