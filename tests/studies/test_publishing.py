@@ -55,7 +55,7 @@ def test_every_command_on_it_exists():
         if words[:2] == ["study", "run"]:
             assert words[2] in names()
         else:
-            assert words in (["study", "list"], ["report"])
+            assert words in (["study", "list"], ["report"], ["inspect"])
 
 
 def test_published_pictures_are_there_for_published_verdicts():

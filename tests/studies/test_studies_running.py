@@ -12,6 +12,8 @@ import pytest
 from coset import studies
 from coset.engines import Serial
 from coset.errors import CosetError
+from coset.report import render
+from coset.studies.page import build_page
 from coset.studies.records import finite, read_record
 from coset.studies.registry import study_named
 from coset.studies.runs import Run
@@ -163,13 +165,20 @@ def test_a_number_changed_by_hand_is_noticed(copied):
 def test_two_records_of_one_key_are_both_kept(copied):
     path = first_file(copied)
     facts = json.loads(path.read_text())
-    facts["values"]["pearson"] = 0.0
+    facts["values"]["pearson"] = 0.0625
     path.with_name("other.json").write_text(json.dumps(facts))
     opened = Run.open(copied)
     assert len(opened.records) == 4
     ((one, other),) = opened.disagreements
     assert one.key == other.key
     assert all(verdict.verdict == "undecided" for verdict in opened.verdicts)
+    told = next(v for v in opened.verdicts if v.claim == "weak correlation")
+    agreed = [r.values["pearson"] for r in opened.records if r.seed != one.seed]
+    assert told.ours == pytest.approx(sum(agreed) / 2)
+    page = render(build_page(opened))  # both are shown
+    assert f"two records of {one.name}" in page
+    assert f"{one.values['pearson']!r}" in page
+    assert "0.0625" in page
 
 
 @pytest.mark.parametrize(

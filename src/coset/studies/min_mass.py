@@ -217,6 +217,7 @@ STUDY = Study(
                     ),
                     x="epoch",
                     y="excess of mass (%)",
+                    log="y",
                 ),
                 Panel(
                     "lines",

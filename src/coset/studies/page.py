@@ -81,8 +81,8 @@ def _build_page(run: Run) -> Page:
 def claims_section(run: Run) -> Section:
     """The table of claims: with verdicts, or with those of the published run beside it."""
     judged = any(is_judged(run, study) for study in run.studies)
-    table = claims_table(run) if judged else comparison_table(run)
-    return Section("Claims", _HOW_TO_READ, tables=[table], anchor="claims")
+    tables = [claims_table(run, s) for s in run.studies] if judged else [comparison_table(run)]
+    return Section("Claims", _HOW_TO_READ, tables=tables, anchor="claims")
 
 
 _HOW_TO_READ = (
@@ -105,37 +105,46 @@ def _found(run: Run, study: Study) -> str:
     if failed:
         return f"No verdict: {failed}."
     if is_judged(run, study):
-        return _in_words([plain_verdict(verdict) for verdict in verdicts])
-    known = published_in_words(study.name)
+        return _in_words([plain_verdict(verdict) for verdict in verdicts], brief=True)
+    known = published_in_words(study.name, brief=True)
     if not known:
         return f"Scale “{run.scale}” gives no verdict, and none is published yet."
     return f"In the published run of {published_date(study.name)}: {known}"
 
 
-def published_in_words(study: str) -> str:
+def published_in_words(study: str, *, brief: bool = False) -> str:
     """The published verdicts of a study, grouped; nothing where there are none."""
-    return _in_words([entry for entry in published()["verdicts"] if entry["study"] == study])
+    entries = [entry for entry in published()["verdicts"] if entry["study"] == study]
+    return _in_words(entries, brief=brief)
 
 
-def _in_words(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Verdicts grouped, the claims by their names; numbers where they speak against a claim."""
+def _in_words(entries: Sequence[Mapping[str, Any]], *, brief: bool = False) -> str:
+    """Verdicts grouped, the claims by their names; numbers where they speak against a claim.
+
+    Args:
+        entries: Verdicts as :func:`plain_verdict` gives them.
+        brief: Whether only counts, and the names of claims that were not reproduced, are given.
+    """
     parts = []
     for word in _ORDER:
         found = [entry for entry in entries if entry["verdict"] == word]
         if not found:
             continue
-        named = [
-            f"{entry['claim']} (ours {_number(entry['ours'])})"
-            if word in ("not reproduced", "undecided") and entry["ours"] is not None
-            else str(entry["claim"])
-            for entry in found
-        ]
         reasons = {entry["why"] for entry in found}
-        why = (
-            f" ({reasons.pop()})" if word == "undecided" and len(reasons) == 1 < len(found) else ""
-        )
-        parts.append(f"{word} {len(found)} of {len(entries)}{why}: {'; '.join(named)}.")
+        shared = word == "undecided" and len(reasons) == 1 < len(found)
+        why = f" ({reasons.pop()})" if shared else ""
+        line = f"{word} {len(found)} of {len(entries)}{why}"
+        silent = brief and word != "not reproduced"
+        names = "" if silent else f": {'; '.join(map(_named, found))}"
+        parts.append(f"{line}{names}.")
     return " ".join(part[0].upper() + part[1:] for part in parts)
+
+
+def _named(entry: Mapping[str, Any]) -> str:
+    """The name of a claim, with our number where it speaks against it."""
+    if entry["verdict"] in ("not reproduced", "undecided") and entry["ours"] is not None:
+        return f"{entry['claim']} (ours {_number(entry['ours'])})"
+    return str(entry["claim"])
 
 
 def is_judged(run: Run, study: Study) -> bool:
@@ -150,15 +159,16 @@ def _headlines(run: Run) -> list[Headline]:
     return [Headline(str(counts[word]), word) for word in _ORDER if counts[word]]
 
 
-def claims_table(run: Run) -> Table:
-    """All claims with their verdicts."""
-    claims = {(s.name, claim.name): (s, claim) for s in run.studies for claim in s.claims}
-    rows = [_claim_row(*claims[v.study, v.claim], v) for v in run.verdicts]
+def claims_table(run: Run, study: Study) -> Table:
+    """The claims of a study with their verdicts."""
+    claims = {claim.name: claim for claim in study.claims}
+    rows = [_claim_row(study, claims[v.claim], v) for v in run.verdicts if v.study == study.name]
     return Table(
-        ["claim", "where", "published", "ours", "95 % interval", "verdict", "why"],
+        [study.title, "published", "ours", "95 % interval", "verdict", "why"],
         rows,
-        words=(0, 1, 5, 6),
+        words=(0, 4, 5),
         tones=TONES,
+        caption=f"After {study.source}.",
     )
 
 
@@ -173,14 +183,21 @@ def plain_claims(run: Run, study: Study) -> list[tuple[str, ...]]:
 
 def _claim_row(study: Study, claim: Claim, verdict: Verdict) -> list[str]:
     return [
-        study.wording(claim),
-        f"{claim.source}, {claim.where}",
+        _with_place(study, claim),
         _number(verdict.published),
         _number(verdict.ours),
         _interval(verdict.interval),
         verdict.verdict,
         verdict.why,
     ]
+
+
+def _with_place(study: Study, claim: Claim) -> str:
+    """What a claim says and where: in the paper of the study, or in another one, named first."""
+    source = "" if claim.source == study.source else claim.source
+    place = ", ".join(filter(None, (source, claim.where)))
+    says = study.wording(claim)
+    return f"{says} {place[0].upper()}{place[1:]}." if place else says
 
 
 def comparison_table(run: Run, studies: Sequence[Study] | None = None) -> Table:
@@ -199,7 +216,7 @@ def comparison_table(run: Run, studies: Sequence[Study] | None = None) -> Table:
         for claim in study.claims:
             here = ours.get((study.name, claim.name))
             entry = known.get((study.name, claim.name))
-            row = [study.wording(claim), f"{claim.source}, {claim.where}", _number(claim.published)]
+            row = [_with_place(study, claim), _number(claim.published)]
             row += (
                 ["–", "not run yet"]
                 if entry is None
@@ -207,11 +224,11 @@ def comparison_table(run: Run, studies: Sequence[Study] | None = None) -> Table:
             )
             rows.append([*row, "–" if here is None else _number(here.ours)])
     date = published()["date"]
-    columns = ["claim", "where", "published", "ours at scale small", "its verdict"]
+    columns = ["claim", "published", "ours at scale small", "its verdict"]
     return Table(
         [*columns, f"here, at scale {run.scale}"],
         rows,
-        words=(0, 1, 4),
+        words=(0, 3),
         tones=TONES,
         caption=(
             f"The verdicts are those of the run of scale small that came along with coset, of "

@@ -31,6 +31,17 @@ NOT_HERE: tuple[tuple[str, str, str, str], ...] = (
 )  # fmt: skip
 """What the papers show and the studies do not, and why."""
 
+ELSEWHERE: tuple[tuple[str, str, str, str, str], ...] = (
+    (LAURENT, "poster, identities of scaling and permutation",
+     "Scaling and permuting hidden units leaves the function as it is.",
+     "`coset inspect`", "checked in double precision for every symmetry that is found"),
+    (LAURENT, "poster, section 'min-mass'",
+     "There is one smallest network, and convex optimisation finds it.",
+     "`coset study run min-mass --scale small`",
+     "a control of the study: two random starts meet"),
+)  # fmt: skip
+"""What the papers state and other parts of the library show."""
+
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
@@ -141,6 +152,9 @@ def papers() -> str:
                 lines.append(
                     f"| {claim.where or 'ours'} | {study.wording(claim)} | {command} | {outcome} |"
                 )
+        for paper, where, what, how, shown in ELSEWHERE:
+            if paper == source:
+                lines.append(f"| {where} | {what} | {how} | {shown} |")
         for paper, where, what, why in NOT_HERE:
             if paper == source:
                 lines.append(f"| {where} | {what} | – | {why} |")

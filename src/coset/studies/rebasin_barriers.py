@@ -52,6 +52,9 @@ def _pairs(base: dict[str, Any]) -> Cell:
     return Cell("pairs", base | _MOMENTUM | small | {"part": "pairs", "decay": 0.0}, 4.0)
 
 
+_LOSSES = (0.3, 1.0)
+"""What the colours of losses tell apart: an untrained network, of 2.3, is as yellow as one of 1."""
+
 STUDY = Study(
     name="rebasin-barriers",
     title="Re-basin: training keeps the permutation between networks, and undoing it levels paths",
@@ -228,8 +231,9 @@ STUDY = Study(
         Exhibit(
             "paths",
             "Test loss between two independent networks, over training",
-            "Each row is one epoch, each column a point between the two networks. Left: the "
-            "barrier in the middle rises as training goes on. Right: re-based, it is nearly gone.",
+            "Each row is one epoch, each column a point between the two networks; losses above 1 "
+            "are as yellow as 1. Left: between the two a barrier stays as both learn. "
+            "Right: re-based, it is nearly gone.",
             (
                 Panel(
                     "heat",
@@ -237,6 +241,7 @@ STUDY = Study(
                     "as trained",
                     "λ",
                     "epoch",
+                    limits=_LOSSES,
                 ),
                 Panel(
                     "heat",
@@ -244,6 +249,7 @@ STUDY = Study(
                     "re-based",
                     "λ",
                     "epoch",
+                    limits=_LOSSES,
                 ),
             ),
             "figure 2",

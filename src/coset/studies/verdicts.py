@@ -40,7 +40,9 @@ def judge(study: Study, records: Sequence[Record], scale: str) -> tuple[Verdict,
     if not mine:
         return ()
     doubt = _control_failed(study.controls, mine) or _mixed(study, mine)
-    return tuple(_judge_claim(study.name, claim, mine, scale, doubt) for claim in study.claims)
+    clashing = {id(record) for pair in disagreeing(mine) for record in pair}
+    agreed = [record for record in mine if id(record) not in clashing]  # no mean of the others
+    return tuple(_judge_claim(study.name, claim, agreed, scale, doubt) for claim in study.claims)
 
 
 def _control_failed(controls: Sequence[Control], records: Sequence[Record]) -> str:

@@ -112,7 +112,7 @@ function pair(root, data) {
     const rows = lines.flatMap(([name, values]) => values.map((y, k) => ({ name, y, t: data.points[k] })));
     const tones = [colour("soft"), colour("warm"), colour("accent")];
     show(place, words, Plot.plot({
-      width: Math.max(260, place.clientWidth), height: 300, marginLeft: 48,
+      width: Math.max(260, place.clientWidth), height: 308, marginLeft: 48, marginBottom: 44,
       style: { background: "none", fontSize: "12px" },
       x: { label: "t, from the first network to the second" }, y: { label, zero: true, grid: true, nice: true },
       color: { domain: lines.map((line) => line[0]), range: tones },
@@ -140,7 +140,7 @@ function pair(root, data) {
       (moved ? `${away} of ${size} units moved, by ${size - cycles(table)} transpositions.` : "");
     const width = Math.min(340, Math.max(220, place.clientWidth));
     show(place, words, Plot.plot({
-      width, height: width, marginLeft: 34, marginBottom: 38, padding: 0,
+      width, height: width, marginLeft: 48, marginBottom: 44, padding: 0,
       style: { background: "none", fontSize: "12px" },
       x: { label: "unit of the second network", tickFormat: (x) => String(order[x] + 1), type: "band",
         ticks: d3.range(0, size, Math.ceil(size / 8)) },
@@ -195,7 +195,7 @@ function evidence(root, data) {
     const rows = data.places.map((x, k) => ({ x, y: data.mean[k], s: 2 * deviation[k] }));
     const seen = data.seen_x.map((x, k) => ({ x, y: data.seen_y[k] }));
     show(bars, words, Plot.plot({
-      width: Math.max(240, bars.clientWidth), height: 300, marginLeft: 40, clip: true,
+      width: Math.max(240, bars.clientWidth), height: 308, marginLeft: 40, marginBottom: 44, clip: true,
       style: { background: "none", fontSize: "12px" },
       x: { label: "x" }, y: { label: "prediction, two standard deviations", domain: [-reach, reach] },
       marks: [
@@ -208,7 +208,7 @@ function evidence(root, data) {
     const lines = [["at θ*", data.evidence_tangent, colour("accent")], ["at θ~", data.evidence_network, colour("warm")]];
     const best = d3.max(lines, (line) => d3.max(line[1]));
     show(curve, words, Plot.plot({
-      width: Math.max(240, curve.clientWidth), height: 300, marginLeft: 48, clip: true,
+      width: Math.max(240, curve.clientWidth), height: 308, marginLeft: 48, marginBottom: 44, clip: true,
       style: { background: "none", fontSize: "12px" },
       x: { label: "prior precision", type: "log", tickFormat: "~g", ticks: 4 },
       y: { label: "log evidence", domain: [best - 300, best + 20], grid: true },
@@ -252,7 +252,7 @@ function prune(root, data) {
     const rows = lines.flatMap(([name, values]) => shares.map((each) => ({ name, share: each.share, y: values[each.k] })));
     const tones = lines.map((line) => line[2]);
     show(curve, words, Plot.plot({
-      width: Math.max(240, curve.clientWidth), height: 300, marginLeft: 44,
+      width: Math.max(240, curve.clientWidth), height: 308, marginLeft: 44, marginBottom: 44,
       style: { background: "none", fontSize: "12px" },
       x: { label: "share of the weights kept" }, y: { label: "test accuracy", domain: [0, 1], grid: true },
       color: { domain: lines.map((line) => line[0]), range: tones },
@@ -264,7 +264,7 @@ function prune(root, data) {
     }));
     curve.append(legend(lines.map(([name, , tone]) => [name, tone])));
     show(bars, words, Plot.plot({
-      width: Math.max(240, bars.clientWidth), height: 300, marginLeft: 44,
+      width: Math.max(240, bars.clientWidth), height: 308, marginLeft: 44, marginBottom: 44,
       style: { background: "none", fontSize: "12px" },
       x: { label: "standard deviation of a weight" }, y: { label: "weights shown", grid: true },
       marks: [
