@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 COLOURS = (INLIER, OUTLIER, "#2f855a", "#805ad5", "#b7791f", "#c53030", "#319795", "#718096")
 """Of the series of a chart, in their order."""
 
-_BINS, _DOTS, _CELLS = 40, 1500, 45
-"""Bars of a histogram; most dots of one series; hexagons across a density."""
+_BINS, _DOTS, _CELLS, _DRAWN = 40, 1500, 45, 400
+"""Bars of a histogram; most dots of one series; hexagons across a density; most cells as paths."""
 
 Numbers = Sequence[float]
 
@@ -218,13 +218,15 @@ def _histogram(panel: "Axes", chart: Chart) -> None:
 
 def _heat(panel: "Axes", chart: Chart) -> None:
     (curve,) = chart.curves
+    many = len(curve.x) * len(curve.y) > _DRAWN
     image = panel.pcolormesh(
         list(curve.x),
         list(curve.y),
         [list(row) for row in curve.matrix],
         cmap="cividis",
-        edgecolors="face",  # no seams where a browser scales
-        lw=0.4,
+        edgecolors="none" if many else "face",  # no seams where a browser scales
+        lw=0 if many else 0.4,
+        rasterized=many,  # a path for each pixel of a picture takes a hundred bytes
     )
     if chart.limits is not None:
         image.set_clim(*chart.limits)

@@ -97,7 +97,7 @@ def svg(figure: "Figure", name: str, facts: Mapping[str, Any] | None = None) -> 
         known: dict[str, Any] = {"Date": None}
         if facts is not None:
             known["Description"] = json.dumps(facts, sort_keys=True, ensure_ascii=False)
-        figure.savefig(buffer, format="svg", transparent=True, metadata=known)
+        figure.savefig(buffer, format="svg", transparent=True, metadata=known, dpi=144)
     text = buffer.getvalue()
     return text[text.index("<svg") :]
 

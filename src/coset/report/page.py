@@ -80,7 +80,7 @@ class Figure:
 
 def data_address(csv: str) -> str:
     """Numbers as an address that holds them."""
-    return "data:text/csv;charset=utf-8," + quote(csv)
+    return "data:text/csv;charset=utf-8," + quote(csv, safe=",:/()[]|=*+")
 
 
 @dataclass(frozen=True)
