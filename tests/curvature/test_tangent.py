@@ -268,3 +268,24 @@ def test_it_is_printed_in_a_few_lines():
     tangent = linearise(module, (torch.randn(50, 3), torch.randint(2, (50,))), Categorical())
     assert "Jacobian(shape=(100, 8), formed)" in repr(tangent)
     assert len(repr(tangent)) < 1000
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_hessians_of_a_few_examples_at_a_time_are_those_of_all(masked, monkeypatch):
+    pictures, labels = torch.randn(7, 2, 3, 4), torch.randint(3, (7, 3, 4))
+    if masked:
+        labels[:2] = 255
+    likelihood = Categorical(ignore=255)
+    tangent = linearise(nn.Conv2d(2, 3, 1), (pictures, labels), likelihood)
+    changes = torch.randn(2, tangent.outputs.numel())
+    moved = tangent.outputs + changes.sum(0).reshape(tangent.outputs.shape)
+    probabilities = moved.softmax(1)
+    each = changes.reshape(2, 7, 3, 3, 4)
+    mean = (probabilities * each).sum(2, keepdim=True)
+    counts = (labels != 255).unsqueeze(1)
+    expected = torch.einsum("anchw,bnchw->ab", counts * probabilities * (each - mean), each)
+    for entries in (1 << 24, 2 * 36 * 3, 1):
+        monkeypatch.setattr("coset.curvature.tangent._HESSIANS", entries)
+        torch.testing.assert_close(tangent.curve_along(moved, changes), expected)
+        value = tangent.exact_log_likelihood(moved)
+        assert value == pytest.approx(float(tangent.log_likelihood(moved)), rel=1e-12)

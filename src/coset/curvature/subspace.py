@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.curvature.outputs import through_root
 from coset.curvature.tangent import Point, Tangent
 from coset.errors import CosetError
 from coset.linalg import LinearOperator
@@ -158,17 +157,16 @@ class _Penalty:
 def _lowest(tangent: Tangent, penalty: _Penalty, span: Span) -> tuple[Span, float]:
     """The minimum over the span by Newton's method, and the negative log-joint there."""
     place, outputs = span.place, span.outputs
-    value = penalty.at(place) - float(tangent.log_likelihood(outputs.double()))
+    value = penalty.at(place) - tangent.exact_log_likelihood(outputs)
     for _ in range(20 if len(place) else 0):
         slope = span.changes @ tangent.slope(outputs).flatten() + penalty.curve @ place
-        rows = through_root(tangent.root(outputs), span.changes.mT, outputs, transpose=True)
-        curve = (rows.mT @ rows + penalty.curve).double()
+        curve = (tangent.curve_along(outputs, span.changes) + penalty.curve).double()
         step = _newton(curve, (slope + penalty.tilt).double()).to(place)
         length = 1.0
         while length > 1e-3:
             moved = replace(span, place=place - length * step)
             outputs = moved.outputs
-            fresh = penalty.at(moved.place) - float(tangent.log_likelihood(outputs.double()))
+            fresh = penalty.at(moved.place) - tangent.exact_log_likelihood(outputs)
             if fresh <= value:
                 break
             length /= 2

@@ -38,6 +38,9 @@ from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
 
+_HESSIANS = 1 << 24
+"""Entries of the Hessians of the outputs that are formed at a time."""
+
 Form = Literal["full", "simple"]
 Mean = Literal["tangent", "network", "newton"]
 HessianAt = Literal["auto", "tangent", "network"]
@@ -344,6 +347,31 @@ class Tangent:
         """A root of the output Hessian at some outputs."""
         return hessian_root(self.likelihood, outputs, self.targets)
 
+    def curve_along(self, outputs: Tensor, changes: Float[Tensor, "k nc"]) -> Float[Tensor, "k k"]:
+        """``C B Cᵀ`` for some changes of the outputs, without all of ``B`` at a time."""
+        count = len(changes)
+        rows = changes.reshape(count, len(outputs), -1)
+        found = []
+        for few in self._stretches(outputs):
+            root = hessian_root(self.likelihood, outputs[few], self.targets[few])
+            flat = rows[:, few].reshape(count, -1)
+            seen = through_root(root, flat.mT, outputs[few], transpose=True)
+            found.append(seen.mT @ seen)
+        return found[0] if len(found) == 1 else torch.stack(found).sum(0)
+
+    def exact_log_likelihood(self, outputs: Tensor) -> float:
+        """Of all data in double precision, without all outputs in it at a time."""
+        return sum(
+            float(self.likelihood.log_prob(outputs[few].double(), self.targets[few]).sum())
+            for few in self._stretches(outputs)
+        )
+
+    def _stretches(self, outputs: Tensor) -> list[slice]:
+        """Examples whose output Hessians fit the memory together, one stretch after the other."""
+        each = outputs[0].numel() * outputs.shape[1]
+        rows = max(1, _HESSIANS // each)
+        return [slice(start, start + rows) for start in range(0, len(outputs), rows)]
+
     def slope(self, outputs: Tensor) -> Tensor:
         """Gradient of the negative log-likelihood in the outputs."""
         leaf = outputs.detach().requires_grad_()
@@ -361,10 +389,7 @@ class Tangent:
         def look(length: float) -> tuple[float, float]:
             outputs = point.outputs + length * change
             slope = float((self.slope(outputs) * change).sum()) + linear + length * quadratic
-            rows = through_root(
-                self.root(outputs), change.reshape(-1, 1), self.outputs, transpose=True
-            )
-            return slope, float(rows.square().sum()) + quadratic
+            return slope, float(self.curve_along(outputs, change.reshape(1, -1))) + quadratic
 
         return lowest_along(look)
 
