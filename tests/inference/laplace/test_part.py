@@ -30,6 +30,7 @@ from coset import (
     weights_of,
 )
 from coset.inference.laplace.features import problem_of_layer
+from coset.inference.run_record import Steps
 from coset.linalg import diagonal
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -207,7 +208,7 @@ def test_a_layer_whose_outputs_are_not_the_networks_has_no_features(head):
     problem = Problem.of(module, data, likelihood=GaussianNoise(1.0))
     network = problem.network
     layout = network.layout.select("2.*")
-    assert problem_of_layer(problem, network.weights, layout, math.inf) is None
+    assert problem_of_layer(problem, network.weights, layout, math.inf, Steps()) is None
 
 
 def test_a_last_layer_under_every_noise():
