@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from coset.alignment.checks import finite_product
 from coset.alignment.gains import Allowed, GainTable, combine
 from coset.alignment.plans import (
     MOST_SIGNS,
@@ -72,11 +71,6 @@ class Ascent:
             float(torch.dot(self.to[name].view(-1), self.aligned[name].view(-1)))
             for name in sorted(self._matched)
         )
-
-    def finite(self) -> bool:
-        """Whether what is not compared is finite too, in both: the objective tells the rest."""
-        rest = [name for name in self.aligned if name not in self._matched]
-        return finite_product(self.to, self.aligned, rest)
 
     def anchored_start(self) -> None:
         """Solves every factor once, from what is already known to fit.

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from coset.alignment.checks import answer, check_finite
+from coset.alignment.checks import answer
 from coset.alignment.interpolation import interpolate
 from coset.alignment.norm_reset import repair as repaired
 from coset.alignment.norm_reset import reset_norm as with_norms_reset
@@ -19,7 +19,7 @@ from coset.errors import CosetError
 from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.network import Network, functionalise
-from coset.weights.refusals import as_weights, check_floating
+from coset.weights.refusals import as_weights, check_floating, require_finite
 from coset.weights.stacking import check_fit
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -127,7 +127,7 @@ def _checked(given: Weights, network: Network, what: str) -> Weights:
     weights = as_weights(given, what)
     check_fit(weights, network.weights, what=what)
     check_floating(weights, weights, what)
-    check_finite(weights, weights, what)
+    require_finite(weights, weights, what)
     return weights
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from coset.alignment.ascent import Ascent
-from coset.alignment.checks import MOVED, TO, check_finite
 from coset.alignment.plans import lone_signs, make_plans
 from coset.alignment.result import Outcome, member_of
 from coset.alignment.scales import Climbed, Scales, solve, working
@@ -68,14 +67,6 @@ class ByWeights:
                 "needed whole numbers, none negative and at least one sweep",
             )
 
-    @property
-    def looks_first(self) -> bool:
-        """Whether what is acted on and is not finite is refused by ``solve`` itself.
-
-        Its first objective, of the weights as they are given, tells in passing.
-        """
-        return self.anchored and self.scales in ("automatic", "keep")
-
     def solve(
         self,
         group: SymmetryGroup,
@@ -123,8 +114,12 @@ def ascend(
     names = sorted(plans, key=lambda name: len(plans[name].terms))
     first = begin(group, target, source, identity)
     floor = first.objective()
-    if by.anchored and not (isfinite(floor) and first.finite()):
-        _check_products(source, target, floor)
+    if not isfinite(floor):
+        raise CosetError(
+            "got weights whose products are too large for their type",
+            "needed a finite inner product of the two networks",
+            "give both in double precision, or scale them down",
+        )
     if too_faint(floor, target):
         return ascend(by, group, widened(source), widened(target), generator)
     if by.anchored:
@@ -199,18 +194,6 @@ def too_faint(value: float, weights: Weights) -> bool:
 def widened(weights: Weights) -> Weights:
     """Weights in double precision."""
     return {name: tensor.double() for name, tensor in weights.items()}
-
-
-def _check_products(source: Weights, target: Weights, value: float) -> None:
-    """Refuses numbers that are not finite, or have products that are not."""
-    check_finite(target, target, TO)
-    check_finite(source, source, MOVED)
-    if not isfinite(value):
-        raise CosetError(
-            "got weights whose products are too large for their type",
-            "needed a finite inner product of the two networks",
-            "give both in double precision, or scale them down",
-        )
 
 
 def _shake(run: Ascent, generator: torch.Generator) -> None:

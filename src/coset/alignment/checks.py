@@ -1,8 +1,6 @@
 """Refuses weights and inputs that cannot be used, and says which tensor is to blame."""
 
 from collections.abc import Callable, Iterable
-from math import isfinite
-from operator import attrgetter
 from typing import TypeVar
 
 import torch
@@ -35,26 +33,16 @@ def seeded(generator: object) -> torch.Generator:
 
 
 def check_weights(group: SymmetryGroup, weights: Weights, what: str) -> int:
-    """Refuses missing tensors, other shapes and numbers that are not finite.
+    """Refuses missing tensors, unknown ones, other shapes and numbers that are not finite.
 
     Returns:
         The number of member axes, 0 or 1.
     """
-    lead = check_shapes(group, weights, what)
-    check_finite(weights, group.shapes, what)
-    return lead
-
-
-def check_shapes(group: SymmetryGroup, weights: Weights, what: str) -> int:
-    """Refuses missing tensors, unknown ones and other shapes; the number of member axes."""
     if weights.keys() != group.shapes.keys():
         _check_names(group, weights, what)
     check_floating(weights, group.shapes, what)
-    own = weights if list(weights) == list(group.shapes) else {n: weights[n] for n in group.shapes}
-    if list(map(attrgetter("shape"), own.values())) == list(group.shapes.values()):
-        return 0
     leads = {name: weights[name].dim() - len(shape) for name, shape in group.shapes.items()}
-    lead = min(leads.values())
+    lead = min(leads.values(), default=0)
     for name, shape in group.shapes.items():
         got = tuple(weights[name].shape)
         if leads[name] != lead or lead not in (0, 1) or got[lead:] != tuple(shape):
@@ -63,6 +51,7 @@ def check_shapes(group: SymmetryGroup, weights: Weights, what: str) -> int:
                 f"needed {tuple(shape)}, or a stack of such tensors with one member axis",
                 "match networks of one architecture",
             )
+    require_finite(weights, group.shapes, what)
     return lead
 
 
@@ -79,26 +68,6 @@ def _check_names(group: SymmetryGroup, weights: Weights, what: str) -> None:
             f"needed the {len(group.shapes)} tensors of the network the group belongs to",
             "match networks of one architecture",
         )
-
-
-def check_finite(weights: Weights, names: Iterable[str], what: str) -> None:
-    """Refuses infinite numbers outside of masks, and those that are none."""
-    names = list(names)
-    if not finite_product(weights, weights, names):
-        require_finite(weights, names, what)
-
-
-def finite_product(one: Weights, other: Weights, names: Iterable[str]) -> bool:
-    """Whether ``<one, other>`` is finite: only if all numbers are, so one test does for both."""
-    pairs = [(one[name], other[name]) for name in names]
-    vectors = [pair for pair in pairs if pair[0].dim() == 1]
-    try:
-        if len(vectors) > 1:  # many and short: put end to end
-            pairs = [pair for pair in pairs if pair[0].dim() != 1]
-            pairs.append((torch.cat([a for a, _ in vectors]), torch.cat([b for _, b in vectors])))
-        return all(isfinite(torch.dot(a.reshape(-1), b.reshape(-1)).item()) for a, b in pairs)
-    except RuntimeError:
-        return False  # of two types, shapes or devices: not to be had so cheaply
 
 
 def network_of(module: nn.Module, what: str) -> Network:

@@ -1,6 +1,5 @@
 """Moves one network along its orbit until it lies near another."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from operator import attrgetter
 from typing import Protocol, runtime_checkable
@@ -8,14 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from coset.alignment.by_weights import ByWeights
-from coset.alignment.checks import (
-    MOVED,
-    TO,
-    check_finite,
-    check_shapes,
-    finite_product,
-    seeded,
-)
+from coset.alignment.checks import MOVED, TO, check_weights, seeded
 from coset.alignment.gaussians import (
     Distribution,
     Marginals,
@@ -24,7 +16,7 @@ from coset.alignment.gaussians import (
     moved_deviations,
     solve_gaussians,
 )
-from coset.alignment.plans import counts, left_out, matched_tensors
+from coset.alignment.plans import counts, matched_tensors
 from coset.alignment.result import Match, Outcome
 from coset.errors import CosetError
 from coset.symmetry.elements import Element
@@ -85,8 +77,6 @@ def match(
     generator = seeded(generator)
     target, source = as_matched(to, TO), as_matched(weights, MOVED)
     many, stacked = (_check_fit(group, g, w) for g, w in ((target, TO), (source, MOVED)))
-    looked_at = isinstance(by, ByWeights) and by.looks_first and not many and not stacked
-    _check_finite(group, target, source, left_out(group) if looked_at else group.shapes)
     stack = source if stacked and isinstance(source, dict) else None
     if many and isinstance(target, dict):
         target = Marginals.of(target)
@@ -124,29 +114,7 @@ def _check_fit(group: SymmetryGroup, given: Weights | Marginals, what: str) -> b
     if isinstance(given, Marginals):
         check_marginals(group, given, what)
         return False
-    return bool(check_shapes(group, given, what))
-
-
-def _check_finite(
-    group: SymmetryGroup,
-    to: Weights | Marginals,
-    weights: Weights | Marginals,
-    names: Iterable[str],
-) -> None:
-    """Refuses weights that are not finite; distributions have been looked at before.
-
-    Args:
-        group: The symmetries.
-        to: What is matched to.
-        weights: What is moved.
-        names: What will not be looked at when the weights of two networks are compared.
-    """
-    both = [given for given in (to, weights) if isinstance(given, dict)]
-    if len(both) == 2 and finite_product(both[0], both[1], names):
-        return  # one pass over both
-    for given, what in ((to, TO), (weights, MOVED)):
-        if isinstance(given, dict):
-            check_finite(given, group.shapes, what)
+    return bool(check_weights(group, given, what))
 
 
 def moved_by(group: SymmetryGroup, outcome: Outcome, weights: Weights) -> Weights:

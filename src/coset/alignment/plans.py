@@ -183,13 +183,6 @@ def _acted_on(group: SymmetryGroup) -> frozenset[str]:
     return frozenset(moved | {site.tensor for factor in group.scalings for site in factor.sites})
 
 
-def left_out(group: SymmetryGroup) -> frozenset[str]:
-    """All other tensors of the network."""
-    return group.remembered(
-        "tensors left out", lambda: frozenset(group.shapes).difference(acted_on(group))
-    )
-
-
 def matched_tensors(group: SymmetryGroup) -> frozenset[str]:
     """Tensors acted on that count in the objective."""
     return group.remembered("tensors to match", lambda: frozenset(filter(counts, acted_on(group))))

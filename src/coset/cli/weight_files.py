@@ -6,7 +6,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from coset.alignment.checks import check_finite
 from coset.alignment.result import Match
 from coset.data.datasets import load
 from coset.errors import CosetError
@@ -17,7 +16,7 @@ from coset.symmetry.points import random_inputs
 from coset.symmetry.tracing import trace
 from coset.vocabulary import Weights
 from coset.weights.network import weights_of
-from coset.weights.refusals import check_floating
+from coset.weights.refusals import check_floating, require_finite
 
 _SAME = 1e-8
 """Relative difference of outputs in double precision that is taken for rounding."""
@@ -53,7 +52,7 @@ def read_weights(path: Path, module: nn.Module) -> SavedWeights:
             "check --model",
         )
     check_floating(found, own, str(path))
-    check_finite(found, own, str(path))
+    require_finite(found, own, str(path))
     rest = {name: tensor for name, tensor in found.items() if name not in own}
     return SavedWeights({name: found[name] for name in own}, rest)
 
