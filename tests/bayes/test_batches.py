@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -14,7 +15,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from coset import CosetError
+from coset import CosetError, Problem
 from coset.bayes import as_batches
 from coset.bayes.batches import repeatable_rows
 
@@ -254,6 +255,7 @@ BAD_SEVERAL = {
     "other targets": ((SEVERAL, TARGETS[:3]), r"\(7, 2\).*\(7, 3, 1\).* targets of shape \(3,\)"),
     "numbers": (((INPUTS, 3), TARGETS), "a tensor, a int"),
     "ragged": (DataLoader(Ragged(), batch_size=1), "pad them to one length"),
+    "ragged in a batch": (DataLoader(Ragged(), batch_size=2), r"\[2\] in row 0 .* \[3\] in row 1"),
     "names": (
         {"input_ids": INPUTS, "labels": TARGETS, "mask": INPUTS},
         r"give as_batches\(…, module=module\)",
@@ -268,6 +270,39 @@ BAD_SEVERAL = {
     ),
     "inputs alone": (DataLoader(INPUTS, batch_size=2), "needed inputs and targets"),
 }
+
+
+class RaggedRows(Pairs):
+    def __getitem__(self, index):
+        return torch.zeros(2 + (index == 5)), 0
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_rows_of_different_shapes_are_refused_where_they_meet(workers):
+    for data in (RaggedRows(), DataLoader(RaggedRows(), batch_size=7, num_workers=workers)):
+        with pytest.raises(
+            CosetError, match=r"\[2\] in row 0 of it and \[3\] in row 5.*crop or pad"
+        ):
+            list(as_batches(data))
+
+
+def test_rows_that_the_network_cannot_read_are_refused_before_any_work():
+    data = DataLoader(RaggedRows(), batch_size=1)
+    with pytest.raises(CosetError, match=r"shape \(1, 3\) .*from row 5 on.*crop or pad"):
+        Problem.of(nn.Linear(2, 3), data)
+    whole = nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (1, -1)))  # outputs as many as inputs
+    module = nn.Sequential(whole, Scaled())
+    with pytest.raises(CosetError, match=r"outputs of shape \(3,\) for row 5 and of \(2,\)"):
+        Problem.of(module, data)
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, inputs):
+        return self.scale * inputs
 
 
 @pytest.mark.parametrize("name", BAD_SEVERAL)

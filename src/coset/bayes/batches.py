@@ -1,6 +1,8 @@
 """Training data as one thing: a size, passes in a fixed order, and rows by number."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, Protocol, TypeAlias
@@ -42,6 +44,9 @@ Data: TypeAlias = "DataLoader[Any] | Dataset[Any] | Batch | Mapping[str, Any] | 
 those with more than two parts, all but the last are inputs.  Of dictionaries the names say which is
 which (:mod:`coset.bayes.named`)."""
 
+
+_UNEQUAL = re.compile(r"equal size, but got (.*) at entry (\d+) and (.*) at entry (\d+)")
+"""What torch says of tensors that it cannot stack."""
 
 _OF_WORKERS = (
     "num_workers",
@@ -132,14 +137,15 @@ class FromDataset:
                 generator=torch.Generator().manual_seed(0),
                 **self.workers,
             )
-            yield from (read_batch(batch, self.module) for batch in loader)
+            with blaming_shapes():
+                yield from (read_batch(batch, self.module) for batch in loader)
             return
         for start in range(0, self.size, self.batch_size):
             yield self.rows(torch.arange(start, min(start + self.batch_size, self.size)))
 
     def rows(self, index: Tensor) -> Batch:
         """The examples of the given numbers."""
-        with own_draws():
+        with own_draws(), blaming_shapes():
             examples = [self.dataset[i] for i in index.flatten().tolist()]
             batch = self.collate(examples)
         inputs, targets = read_batch(batch, self.module)
@@ -147,6 +153,26 @@ class FromDataset:
             shape_rows(inputs, index.shape),
             targets.reshape(*index.shape, *targets.shape[1:]),
         )
+
+
+@contextmanager
+def blaming_shapes() -> Iterator[None]:
+    """Says what torch could not stack: examples of different shapes in one batch."""
+    try:
+        yield
+    except RuntimeError as error:
+        found = re.search(
+            r"equal size, but got (.*) at entry (\d+) and (.*) at entry (\d+)", str(error)
+        )
+        if found is None:
+            raise
+        one, first, other, second = found.groups()
+        raise CosetError(
+            f"got examples of different shapes in one batch: {one} in row {first} of it and "
+            f"{other} in row {second}",
+            "needed examples of one shape in each batch",
+            "crop or pad them to one size in the data set, or in DataLoader(…, collate_fn=…)",
+        ) from error
 
 
 def in_equal_parts(batches: Batches) -> Iterator[Batch]:
@@ -294,7 +320,8 @@ def _chosen(loader: "DataLoader[Any]") -> list[int] | None:
 
 def _materialise(loader: "DataLoader[Any]", batch_size: int, module: nn.Module | None) -> Batches:
     """A stream has no second pass, so it is kept in memory."""
-    pairs = [read_batch(batch, module) for batch in loader]
+    with blaming_shapes():
+        pairs = [read_batch(batch, module) for batch in loader]
     if not pairs:
         raise CosetError("got an empty loader", "needed at least one example")
     inputs, targets = zip(*pairs, strict=True)

@@ -93,11 +93,16 @@ class Problem:
             )
         self.check_batch_norm()
         seen, counted = 0, 0.0
+        shapes = set[tuple[torch.Size, ...]]()
         for number, (inputs, targets) in enumerate(self.train):
             check_finite_inputs(inputs, first=seen)
+            shape = tuple(part.shape[1:] for part in parts_of(inputs))
             if number == 0:
                 outputs = self._first_outputs(inputs)
                 self._check_examples_apart(inputs)
+            elif shape not in shapes:  # pictures of another size, sentences of another length
+                self._check_shape(inputs, seen, outputs)
+            shapes.add(shape)
             seen += len(targets)
             each = outputs.expand(len(targets), *outputs.shape[1:])
             self.likelihood.check(each, targets)
@@ -195,6 +200,27 @@ class Problem:
             "needed one tensor of outputs, one row an example",
             "wrap it in a module whose forward returns that tensor, such as its logits",
         )
+
+    def _check_shape(self, inputs: Inputs, row: int, first: Tensor) -> None:
+        """Refuses rows that the network cannot read, or reads as outputs of another shape."""
+        network = self.network
+        try:
+            found = network.apply(network.weights, take_rows(inputs, slice(1)))
+        except REFUSALS as error:
+            reason = str(error).partition("\n")[0]
+            raise CosetError(
+                f"got rows of {shapes_of(take_rows(inputs, slice(1)))} from row {row} on, which "
+                f"the network cannot read ({reason})",
+                "needed rows in the shape of the first, or of any that the network can read",
+                "crop or pad them to one size in the data set",
+            ) from error
+        if found.shape != first.shape:
+            raise CosetError(
+                f"got outputs of shape {tuple(found.shape[1:])} for row {row} and of "
+                f"{tuple(first.shape[1:])} for the first",
+                "needed outputs of one shape",
+                "crop or pad the inputs to one size in the data set",
+            )
 
     def _advice(self, inputs: Inputs) -> str:
         weights = [self.network.weights[name] for name in self.network.layout.names]

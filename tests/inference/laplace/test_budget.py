@@ -89,6 +89,17 @@ def test_equal_seeds_draw_equal_rows(many):
     assert one.log_evidence != other.log_evidence
 
 
+def test_a_class_that_the_drawn_rows_miss_is_told(many):
+    module, (inputs, targets) = many
+    rare = targets.clone()
+    rare[rare == 2] = 0
+    rare[7] = 2  # one of 1,500; some 40 rows are drawn
+    (told,) = (w for w in fitted((module, (inputs, rare)), effort=4.0).posterior.report.warnings
+               if "without" in w)  # fmt: skip
+    assert "rows without 1 class of the data: 2; Laplace(effort=…) draws more" in told
+    assert not any("without" in w for w in fitted(many, effort=4.0).posterior.report.warnings)
+
+
 def test_noise_of_some_rows_covers_the_residuals_of_all(monkeypatch):
     torch.manual_seed(0)
     inputs = torch.linspace(-2, 2, 800).unsqueeze(1)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.batches import Batches
-from coset.bayes.defaults import with_noise
+from coset.bayes.defaults import link_of, with_noise
 from coset.curvature.columns import column_count
 from coset.curvature.kfac import KFAC
 from coset.curvature.low_rank import LowRank
@@ -49,12 +49,17 @@ from coset.linalg import (
     shifts_of,
     solve,
 )
+from coset.printing import several
 
 _FIRST, _AGAIN = 8, 3
 """Directions in which a mode is sought at most: at first, and after a change of precisions."""
 
 _REFRESHED, _DRAWS = 3, 2
 """Steps with new curvature at the mode, and its random columns in them; at the end it has all."""
+
+
+_NAMED = 8
+"""Classes that are named in a warning."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +146,23 @@ class NewtonStep:
         assert isinstance(self.kept, LowRankPlusDiagonal)
         basis: Tensor = torch.linalg.qr(self.kept.factor).Q
         return basis @ (basis.mT @ slope)
+
+
+def missed_classes(some: Tangent, every: Tangent) -> list[str]:
+    """A warning where classes are in the data and not among the rows that precisions are from."""
+    if link_of(every.likelihood, every.outputs) != "softmax":
+        return []
+    known, seen = every.targets.unique().tolist(), set(some.targets.unique().tolist())
+    void = getattr(every.likelihood, "ignore", None)
+    missed = [str(label) for label in known if label not in seen and label != void]
+    if not missed:
+        return []
+    named = ", ".join(missed[:_NAMED]) + (" …" if len(missed) > _NAMED else "")
+    return [
+        f"mode and precisions come from {len(some.targets):,} rows without "
+        f"{several(len(missed), 'class', 'classes')} of the data: {named}; "
+        "Laplace(effort=…) draws more"
+    ]
 
 
 @dataclass(frozen=True)
@@ -234,7 +256,8 @@ class Tuner:
                 self.steps, lambda: approach(model, flat, span, near, directions=directions)
             ).point
         state = replace(state, noise=noise, point=point, span=None, measured=known)
-        return every._result(every._remeasured(state, point, curvature))
+        found = every._result(every._remeasured(state, point, curvature))
+        return replace(found, warnings=(*found.warnings, *missed_classes(self.tangent, tangent)))
 
     def _search(self, measured: Measured, tell: Callable[[float, float], None]) -> _State:
         exact = Measured(self.tangent.exact_curvature()) if self._exact else measured
