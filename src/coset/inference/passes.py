@@ -1,7 +1,8 @@
 """How far work is that passes over the data again and again, row by row."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -10,6 +11,21 @@ from coset.bayes.batches import Batches
 from coset.bayes.problem import Problem
 from coset.progress import forward
 from coset.vocabulary import Batch, Progress
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of some work.
+
+    Attributes:
+        text: What it is.
+        cost: In any unit that all parts share.
+        passes: Over the data; what goes beyond whole ones is work between them.
+    """
+
+    text: str
+    cost: float
+    passes: float = 1.0
 
 
 class Passes:
@@ -24,10 +40,28 @@ class Passes:
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = None if progress is None else forward(progress)
-        self._begin, self._end, self._text, self._passes = 0.0, 0.0, "", 1
+        self._begin, self._end, self._text, self._passes = 0.0, 0.0, "", 1.0
         self._rows = 0
+        self._stages: list[tuple[float, float, Stage]] = []
 
-    def phase(self, begin: float, end: float, text: str, *, passes: int = 1) -> None:
+    def plan(self, begin: float, end: float, stages: Sequence[Stage]) -> None:
+        """Shares the work between two points out among its stages, by their cost.
+
+        >>> passes = Passes(print)
+        >>> passes.plan(0.0, 1.0, [Stage("first", 3.0), Stage("second", 1.0)])
+        >>> passes.stage(1)
+        0.75 second
+        """
+        ends = list(accumulate((stage.cost for stage in stages), initial=0.0))
+        places = [begin + (end - begin) * each / (ends[-1] or 1.0) for each in ends]
+        self._stages = list(zip(places, places[1:], stages, strict=False))
+
+    def stage(self, number: int) -> None:
+        """Begins a stage of the plan."""
+        begin, end, stage = self._stages[number]
+        self.phase(begin, end, stage.text, passes=stage.passes)
+
+    def phase(self, begin: float, end: float, text: str, *, passes: float = 1.0) -> None:
         """Begins a phase.
 
         Args:

@@ -26,6 +26,7 @@ from coset.curvature.columns import column_count
 from coset.curvature.kfac import KFAC
 from coset.curvature.measure import Curvature, blocks_of
 from coset.curvature.sampled import MonteCarloFisher, plain
+from coset.curvature.tangent import Tangent
 from coset.inference.laplace.by_evidence import ByEvidence
 from coset.printing import several
 from coset.vocabulary import Weights
@@ -42,6 +43,9 @@ FLOOR = 3e11
 
 _PRODUCT = 2.0
 """Forward passes of a product with ``J`` or ``Jᵀ``, beside the run itself."""
+
+_TOLD_PRODUCT, _OUTPUTS = 3.5, 0.09
+"""The same as a clock has it, for the time left; and the largest share of outputs in that."""
 
 _COLUMN, _CORRECTED = 2.0, 3.0
 """Forward passes of one column sent back: for the Kronecker factors, and along their axes."""
@@ -67,6 +71,9 @@ _SHARE = 0.01
 
 STRETCH = 3e12
 """Multiplications after which a long pass is written down, a minute or two of one core."""
+
+_EIGEN = 3.0
+"""Multiplications of a decomposition into eigenvectors, times the third power of its size."""
 
 _ROUGH, _DRAWS = 3, 2
 """Looks at the curvature at the mode on the way, and their random columns."""
@@ -103,9 +110,9 @@ class Plan:
         return self.rows >= self.size
 
     @property
-    def tuning_share(self) -> float:
-        """Share of mode and precisions in the work."""
-        return 1.0 if self.is_whole else 1 - self.last / self.passes
+    def ahead(self) -> float:
+        """Forward passes of a row, by a clock, while the mode of all rows is sought."""
+        return self.directions * _AHEAD * _TOLD_PRODUCT / _PRODUCT
 
     @property
     def diagnostics(self) -> dict[str, float]:
@@ -149,6 +156,7 @@ class Work:
         last: Where only the last curvature and the evidence are.
         column: Of each random column more of that curvature.
         columns: Columns of the last curvature where all are taken.
+        each: Multiplications of one.
     """
 
     moving: bool
@@ -156,6 +164,7 @@ class Work:
     last: float
     column: float
     columns: int
+    each: int
 
     @staticmethod
     def of(problem: Problem, curvature: Curvature, settings: ByEvidence) -> "Work":
@@ -180,7 +189,36 @@ class Work:
         elif corrected:
             tuning += 1 + columns * each
         last = 1 + _PRODUCT  # the run that the columns go back through; outputs and one product
-        return Work(settings.mean == "tangent", tuning, last, each, columns)
+        moving = settings.mean == "tangent"
+        return Work(moving, tuning, last, each, columns, multiplications(problem))
+
+    @property
+    def first(self) -> float:
+        """Of a row whose curvature is measured first, through all columns."""
+        return 2 + self.columns * _COLUMN
+
+    def look(self, columns: int | None = None) -> float:
+        """Of a row whose curvature is measured again, through so many columns or all."""
+        return 1 + (self.columns if columns is None else min(columns, self.columns)) * self.column
+
+    def outputs(self, weights: int, plan: "Plan") -> float:
+        """Share of all work that goes into outputs, and into a Jacobian where that is kept."""
+        kept = 4 * plan.rows * self.columns * weights <= plan.memory // 4
+        cost = plan.rows * (1 + kept * self.columns * _COLUMN)
+        search = 2 * _DIRECTIONS * self.columns * weights / self.each
+        return min(cost / (plan.passes * plan.size + kept * plan.rows * search), _OUTPUTS)
+
+    def search(self, tangent: Tangent, directions: int) -> float:
+        """Of a row while a mode is sought in so many directions.
+
+        Two products with a Jacobian each, or with its matrix where that is kept; a small matrix is
+        factorised, about as often.
+        """
+        matrix, rows = tangent.jacobian.matrix, len(tangent.targets)
+        if matrix is None:
+            return 2 * _TOLD_PRODUCT * directions
+        products = min(matrix.shape) if tangent.is_small else 2
+        return directions * products * matrix.numel() / (rows * self.each)
 
     @property
     def whole(self) -> float:
@@ -227,7 +265,7 @@ def plan_of(
     size, work = problem.train.size, Work.of(problem, curvature, settings)
     budget = EPOCH * (EPOCHS if effort is None else effort)
     if effort is None:
-        budget = max(budget, FLOOR / (size * multiplications(problem)))
+        budget = max(budget, FLOOR / (size * work.each))
     if work.whole <= budget:
         return Plan(size, size, passes=work.whole, last=1 + work.columns * work.column)
     columns = work.columns
@@ -286,6 +324,18 @@ def gigabytes(size: float) -> str:
     '1.5 GiB'
     """
     return f"{size / 2**30:.3g} GiB"
+
+
+def decomposition(problem: Problem, weights: Weights) -> float:
+    """Forward passes of a row that the eigenvectors of all layers take as long as."""
+    inputs, _ = next(iter(problem.train))
+    layout = problem.network.layout
+    recorded = record(problem.network, weights, layout, take_rows(inputs, slice(1)))
+    if recorded.foreign:
+        return 0.0
+    shapes = [block.entries.shape for block in blocks_of(recorded, layout)]
+    cubes = sum(b * (o**3 + i**3) for b, o, i in shapes)
+    return _EIGEN * cubes / multiplications(problem)
 
 
 def multiplications(problem: Problem) -> int:

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from coset.bayes.problem import Problem
 from coset.inference.laplace.row_evidence import row_effective, row_labels, row_logdet
 from coset.linalg import (
     BlockDiagonal,
@@ -26,6 +27,7 @@ from coset.linalg import (
     scale,
     shift,
 )
+from coset.vocabulary import Weights
 
 _SPAN = 1e8
 """How far a precision may lie above or below the mean curvature of its group."""
@@ -242,6 +244,30 @@ def bounds(
     loosest = _LOOSEST * natural / spectrum.sizes.clamp_min(1)
     low = torch.where(silent, natural, torch.maximum(mean / _SPAN, loosest))
     return low, torch.where(silent, natural, torch.maximum(mean * _SPAN, natural))
+
+
+def evidence_at(
+    problem: Problem,
+    weights: Weights,
+    spectrum: Spectrum,
+    precision: Float[Tensor, " g"],
+    norms: Float[Tensor, " g"],
+) -> float:
+    """``log p(y | f) - ½ Σ λ_g |θ_g|² - ½ log det(I + Λ⁻¹ H)`` at the network's own weights.
+
+    Args:
+        problem: Network, likelihood and data.
+        weights: All weights of the network.
+        spectrum: The curvature there.
+        precision: ``λ``.
+        norms: ``|θ_g|²``.
+    """
+    fit = sum(
+        float(problem.likelihood.log_prob(problem.network.apply(weights, x), y).double().sum())
+        for x, y in problem.train
+    )
+    penalty = float((precision * norms).sum()) / 2
+    return fit - penalty - float(spectrum.half_logdet(precision))
 
 
 def switched_off(spectrum: Spectrum, precision: Float[Tensor, " g"]) -> list[int]:

@@ -24,6 +24,8 @@ from coset.inference.laplace.budget import (
     LAYER,
     LEAST,
     Plan,
+    Work,
+    decomposition,
     factor_bytes,
     gigabytes,
     plan_of,
@@ -32,7 +34,7 @@ from coset.inference.laplace.budget import (
     untuned_passes,
 )
 from coset.inference.laplace.by_evidence import ByEvidence
-from coset.inference.laplace.evidence import spectrum_of
+from coset.inference.laplace.evidence import evidence_at, spectrum_of
 from coset.inference.laplace.features import problem_of_layer
 from coset.inference.laplace.groups import Groups, cuts_of
 from coset.inference.laplace.noise import fit_whitened, residual_noise
@@ -40,7 +42,7 @@ from coset.inference.laplace.part import LastLayer, Part, Subnetwork, Subset, la
 from coset.inference.laplace.tuning import Tuner
 from coset.inference.laplace.written import written_measured
 from coset.inference.matrix_free.fit import fit_matrix_free
-from coset.inference.passes import Passes
+from coset.inference.passes import Passes, Stage
 from coset.inference.run_fingerprint import described, digest
 from coset.inference.run_record import Checkpoint, RunRecord, Steps
 from coset.inference.training.noise import is_learnt
@@ -56,9 +58,6 @@ from coset.weights.stacking import check_fit
 
 _RULE = Linearised(link=TopDifference())
 """The link that measured best: it keeps the most probable class and ignores common shifts."""
-
-_CURVATURE = 0.3
-"""Share of the first look at the curvature in the progress."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +209,8 @@ class Laplace:
         if unknown != "covariance":
             groups = part.groups(problem, settings)
             plan = self._plan(unit, settings, effort, groups=len(groups.names))
-            some = passes.over(some_rows(problem, plan, generator))
+            some = some_rows(problem, plan, generator)
+            some = some if plan.is_whole else passes.over(some)
             posterior, _ = _tuned(problem, weights, part, settings, groups, run, plan, some)
         else:
             groups, whole = part.groups(unit, settings), self._plan(unit, settings, math.inf)
@@ -222,7 +222,7 @@ class Laplace:
             )
         report = replace(posterior.report, warnings=(*posterior.report.warnings, *notes))
         posterior = replace(posterior, report=report)
-        passes.phase(0.95, 1.0, "checks")
+        passes.phase(0.98, 1.0, "checks")
         looked_at = problem if settings.validation is None else asked
         return examine(posterior, looked_at, settings.validation, _RULE.link)
 
@@ -350,13 +350,10 @@ def _untuned(problem: Problem, weights: Weights, part: Part, steps: Steps) -> Ga
         steps, lambda: part.curvature.build(problem, weights, part.own, cuts=cuts)
     )
     spectrum = spectrum_of(measured.operator, labels, len(precision))
-    fit = sum(
-        float(problem.likelihood.log_prob(problem.network.apply(weights, x), y).double().sum())
-        for x, y in problem.train
-    )
-    penalty = float((each * part.entries(flat).square()).sum()) / 2
+    squares = part.entries(flat).detach().square()
+    norms = torch.zeros_like(precision.detach()).index_add_(0, labels, squares)
     report = FitReport(
-        log_evidence=fit - penalty - float(spectrum.half_logdet(precision)),
+        log_evidence=evidence_at(problem, weights, spectrum, precision, norms),
         evidence_curvature=type(plain(part.curvature)).__name__,
         diagnostics={"effective_weights": float(spectrum.effective(precision).sum())},
         warnings=measured.notes,
@@ -396,24 +393,24 @@ def _tuned(
     unit, few = (each.with_noise(1.0) if learn else each for each in (problem, some))
     cuts = cuts_of(part.own, groups.labels)
     first = _first(part.curvature, unit, weights, settings)
-    share = plan.tuning_share
-    passes.phase(0.0, _CURVATURE * share, "curvature")
-    measured = written_measured(steps, lambda: first.build(few, weights, part.own, cuts=cuts))
+    work, count = Work.of(unit, part.curvature, settings), stretches_of(problem, plan.last)
+    begin = work.outputs(part.own.size, plan)  # the rest is known once these are
+    passes.phase(0.0, begin, "outputs", passes=2)
     tangent = part.tangent(few, weights, plan.memory)
-    count = stretches_of(problem, plan.last)
-    tuner = Tuner(settings, tangent, part.curvature, groups, learn, cuts, steps, count)
-    left = (0.95 - _CURVATURE) * share
+    tuner = Tuner(settings, tangent, part.curvature, groups, learn, cuts, work, steps, count)
+    algebra = decomposition(unit, weights) if isinstance(plain(part.curvature), KFAC) else 0.0
+    passes.plan(begin, 0.98, _stages(work, tuner.stages, plan, algebra / plan.rows))
+    passes.stage(0)
+    measured = written_measured(steps, lambda: first.build(few, weights, part.own, cuts=cuts))
 
-    def tell(begin: float, end: float) -> None:
-        begin, end = (_CURVATURE * share + left * each for each in (begin, end))
-        passes.phase(begin, end, "mode and precisions")
+    def tell(number: int) -> None:
+        passes.stage(number + 1)
 
     if plan.is_whole:
         tuned = tuner.run(measured, tell)
     else:
 
         def whole(direction: Tensor) -> tuple[Tangent, Tensor]:
-            passes.phase(0.95 * share, 0.95, "curvature of all rows", passes=2)
             where = unit, weights, part.layout
             outputs, change, targets = steps.kept(lambda: outputs_along(*where, direction))
             return tangent_at(*where, outputs, targets), change
@@ -431,6 +428,21 @@ def _tuned(
     )
     posterior = part.gaussian(weights, tuned.curvature, flat, tuned.noise_precision, report)
     return posterior, tangent
+
+
+def _stages(work: Work, search: list[Stage], plan: Plan, algebra: float) -> list[Stage]:
+    """The parts of a fit, in forward passes over the rows that mode and precisions are from."""
+    first = Stage("curvature", work.first + algebra, 1 + algebra / work.first)
+    if plan.is_whole:
+        return [first, *search]
+    more = plan.size / plan.rows
+    return [
+        first,
+        *search[:-1],
+        Stage("outputs of all rows", more * work.last),
+        Stage("mode of all rows", more * plan.ahead, 2.0 * plan.directions),
+        Stage("curvature of all rows", more * work.look(plan.columns)),
+    ]
 
 
 def _first(

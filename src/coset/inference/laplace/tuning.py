@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import accumulate
 
 import torch
 from jaxtyping import Float
@@ -21,6 +20,7 @@ from coset.curvature.structures import Full
 from coset.curvature.subspace import Span, approach
 from coset.curvature.tangent import Form, Point, Tangent
 from coset.inference.doubts import beaten_by_tangent, switched_off_warning, unfinished
+from coset.inference.laplace.budget import Work
 from coset.inference.laplace.by_evidence import ByEvidence
 from coset.inference.laplace.evidence import (
     Spectrum,
@@ -38,6 +38,7 @@ from coset.inference.laplace.written import (
     written_point,
     written_span,
 )
+from coset.inference.passes import Stage
 from coset.inference.run_record import Steps
 from coset.linalg import (
     LinearOperator,
@@ -176,6 +177,7 @@ class Tuner:
         groups: Which weights share a precision.
         learn_noise: Whether noise is found too.
         cuts: Where groups cut through layers.
+        work: Forward passes of a row.
         steps: Where passes and searches are written down.
         stretches: Of a pass over all rows.
     """
@@ -186,6 +188,7 @@ class Tuner:
     groups: Groups
     learn_noise: bool
     cuts: Cuts
+    work: Work
     steps: Steps = field(default_factory=Steps)
     stretches: int = 1
 
@@ -195,9 +198,7 @@ class Tuner:
         assert self.settings.form != "auto"
         return self.settings.form
 
-    def run(
-        self, measured: Measured, tell: Callable[[float, float], None] = lambda *_: None
-    ) -> Tuned:
+    def run(self, measured: Measured, tell: Callable[[int], None] = lambda _: None) -> Tuned:
         """Finds mode and precisions in turn, and the curvature there.
 
         A regression that is small enough is tuned with the exact curvature of the tangent model,
@@ -205,9 +206,10 @@ class Tuner:
 
         Args:
             measured: The curvature to begin with.
-            tell: Is told which shares of the work a step begins and ends with, at least.
+            tell: Is told which of :attr:`stages` begins.
         """
         state = self._search(measured, tell)
+        tell(len(self.stages) - 1)
         if self.settings.hessian == "tangent":
             # the mode has moved since: posterior and evidence are those of where it is now
             state = self._refreshed(state, rough=False)
@@ -220,7 +222,7 @@ class Tuner:
         whole: Callable[[Tensor], tuple[Tangent, Tensor]],
         curvature: Curvature,
         directions: int,
-        tell: Callable[[float, float], None] = lambda *_: None,
+        tell: Callable[[int], None] = lambda _: None,
     ) -> Tuned:
         """Precisions by the rows of this tangent model, curvature and evidence by all rows.
 
@@ -233,9 +235,11 @@ class Tuner:
                 changes its outputs.
             curvature: What is measured on all rows, in the eigenbasis found on some.
             directions: In which the mode of all rows is sought.
-            tell: As in :meth:`run`.
+            tell: As in :meth:`run`; the pass over all rows, its search and its curvature follow.
         """
         state = self._search(measured, tell)
+        last = len(self.stages) - 1
+        tell(last)
         known = measured if self._exact else state.measured
         assert state.point is not None
         base = self.tangent.start(self.form, at_network=self.settings.mean != "tangent")
@@ -245,6 +249,7 @@ class Tuner:
         noise = min(state.noise, every._residuals.most_certain) if self.learn_noise else 1.0
         start = tangent.outputs if self.form == "full" else torch.zeros_like(change)
         point = Point(state.point.flat, start + change)
+        tell(last + 1)
         if self.settings.mean == "tangent":
             span = Span.at(Point(base.flat, start)).with_direction(ahead, change)
             span = replace(span, place=torch.ones_like(span.place))
@@ -256,18 +261,19 @@ class Tuner:
                 self.steps, lambda: approach(model, flat, span, near, directions=directions)
             ).point
         state = replace(state, noise=noise, point=point, span=None, measured=known)
+        tell(last + 2)
         found = every._result(every._remeasured(state, point, curvature))
         return replace(found, warnings=(*found.warnings, *missed_classes(self.tangent, tangent)))
 
-    def _search(self, measured: Measured, tell: Callable[[float, float], None]) -> _State:
+    def _search(self, measured: Measured, tell: Callable[[int], None]) -> _State:
         exact = Measured(self.tangent.exact_curvature()) if self._exact else measured
         state = self._first(exact)
         steps = self._steps()
-        shares = self._shares(steps)
         best: tuple[float, _State] | None = None
         for step in range(steps):
-            tell(*shares[step : step + 2])
+            tell(2 * step)
             state = self._with_mode(state)
+            tell(2 * step + 1)
             rough = self._has_many_columns and step < _REFRESHED
             if self.settings.hessian == "tangent" and step < _REFRESHED:
                 state = self._refreshed(state, rough=rough)
@@ -287,7 +293,7 @@ class Tuner:
             state = fresh
             if change < (1e-6 if self._exact else 1e-3) and not rough:
                 break
-        tell(*shares[steps:])
+        tell(2 * steps)
         return self._with_mode(state)
 
     @property
@@ -309,16 +315,27 @@ class Tuner:
             return False
         return column_count(self.tangent.likelihood, self.tangent.outputs[:1]) > 2 * _DRAWS
 
-    def _shares(self, steps: int) -> list[float]:
-        """Shares of the work that the steps and the last look at the curvature begin with."""
-        work, columns = [2 * _AGAIN] * (steps + 1), 0
-        if self.settings.hessian == "tangent":
-            columns = column_count(self.tangent.likelihood, self.tangent.outputs[:1])
-            work[steps] += columns
-            for step in range(min(steps, _REFRESHED)):
-                work[step] += _DRAWS if self._has_many_columns else columns
-        ends = list(accumulate(work, initial=0))
-        return [end / ends[-1] for end in ends]
+    @cached_property
+    def stages(self) -> list[Stage]:
+        """Of the search: a mode and a look at the curvature in each step, and the last ones."""
+        text, steps = "mode and precisions", self._steps()
+        moving, turning = self.settings.mean == "tangent", self.settings.hessian == "tangent"
+
+        def mode(directions: int) -> Stage:
+            cost = self.work.search(self.tangent, directions) if moving else 0.0
+            return Stage(text, cost, 2.0 * directions)
+
+        def look(columns: int | None) -> Stage:
+            return Stage(text, self.work.look(columns) if turning else 0.0)
+
+        found: list[Stage] = []
+        for step in range(steps):
+            rough = look(_DRAWS if self._has_many_columns else None)
+            found += [
+                mode(_AGAIN if step else _FIRST + 1),
+                rough if step < _REFRESHED else Stage(text, 0.0),
+            ]
+        return [*found, mode(_AGAIN), look(None)]
 
     def _steps(self) -> int:
         if self.settings.steps is not None:

@@ -16,7 +16,7 @@ from coset.curvature.kfac import KFAC
 from coset.curvature.measure import Curvature
 from coset.curvature.sampled import plain
 from coset.errors import require_counts, require_kinds
-from coset.inference.laplace.evidence import best_precision, spectrum_of
+from coset.inference.laplace.evidence import best_precision, evidence_at, spectrum_of
 from coset.inference.laplace.groups import Grouping, Groups, cuts_of, group_weights, prior_of
 from coset.inference.training.optimisers import Optimiser
 from coset.inference.training.state import Trained, TrainingState
@@ -114,12 +114,7 @@ class Learner:
         norms = groups.sums(layout.flatten(weights).double().square())
         found = best_precision(spectrum, norms, present)
         precision = torch.minimum(torch.maximum(found, present / _MOST), present * _MOST)
-        fit = sum(
-            float(problem.likelihood.log_prob(problem.network.apply(weights, x), y).sum())
-            for x, y in problem.train
-        )
-        penalty = float((precision * norms).sum()) / 2
-        return precision, fit - penalty - float(spectrum.half_logdet(precision))
+        return precision, evidence_at(problem, weights, spectrum, precision, norms)
 
     def _use(self, state: TrainingState, groups: Groups, precision: Float[Tensor, " g"]) -> None:
         """The same optimiser, with another weight decay."""
