@@ -289,3 +289,7 @@ def test_hessians_of_a_few_examples_at_a_time_are_those_of_all(masked, monkeypat
         torch.testing.assert_close(tangent.curve_along(moved, changes), expected)
         value = tangent.exact_log_likelihood(moved)
         assert value == pytest.approx(float(tangent.log_likelihood(moved)), rel=1e-12)
+        with torch.no_grad():
+            slope = tangent.slope(moved)
+        hot = nn.functional.one_hot(labels % 255 % 3, 3).movedim(-1, 1)
+        torch.testing.assert_close(slope, counts * (probabilities - hot))

@@ -374,10 +374,16 @@ class Tangent:
 
     def slope(self, outputs: Tensor) -> Tensor:
         """Gradient of the negative log-likelihood in the outputs."""
+        stretches = self._stretches(outputs)
+        if torch.is_grad_enabled() or len(stretches) < 2:  # a noise may want gradients of its own
+            return self._slope(outputs, self.targets)
+        return torch.cat([self._slope(outputs[few], self.targets[few]) for few in stretches])
+
+    def _slope(self, outputs: Tensor, targets: Tensor) -> Tensor:
         leaf = outputs.detach().requires_grad_()
-        further = torch.is_grad_enabled()  # a noise may want gradients of its own
+        further = torch.is_grad_enabled()
         with torch.enable_grad():
-            value = -self.likelihood.log_prob(leaf, self.targets).sum()
+            value = -self.likelihood.log_prob(leaf, targets).sum()
         slope = torch.autograd.grad(value, leaf, create_graph=further)[0]
         return slope if slope.requires_grad and has_gradients(self.likelihood) else slope.detach()
 
