@@ -14,7 +14,8 @@ One case with one method is a JSON file in ``records/laplace_sizes`` and is not 
 exists, so a killed run goes on where it stopped.  Each method runs in a process of its own, forked
 from one that holds the trained network and the data: the processor seconds are its own, and its
 memory is what it takes beyond both.  One thread; the load of the machine stands beside.  Training
-is short: fits do not become cheaper by it.
+is short: fits do not become cheaper by it.  laplace-torch imports all its back ends: it needs
+``asdfghjkl`` and ``backpack-for-pytorch`` beside what it uses.
 """
 
 import argparse
