@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 COLOURS = (INLIER, OUTLIER, "#2f855a", "#805ad5", "#b7791f", "#c53030", "#319795", "#718096")
 """Of the series of a chart, in their order."""
 
-_BINS, _DOTS, _CELLS, _DRAWN = 40, 1500, 45, 400
+_BINS, _DOTS, _CELLS, _DRAWN = 40, 1500, 45, 120
 """Bars of a histogram; most dots of one series; hexagons across a density; most cells as paths."""
 
 Numbers = Sequence[float]
