@@ -50,6 +50,21 @@ def test_projections_of_a_disc(scan):
     assert float((found - expected).square().mean().sqrt()) < 0.005 * 2 * radius
 
 
+@pytest.mark.parametrize("scan", [s for s in SCANS if isinstance(s, ParallelBeam)])
+def test_the_matrix_is_that_of_astra(scan):
+    """Its areas of strips and pixels are in single precision."""
+    astra = pytest.importorskip("astra", reason="compares with astra-toolbox", exc_type=ImportError)
+    volume = astra.create_vol_geom(scan.size, scan.size)
+    directions = np.asarray(scan.directions)
+    geometry = astra.create_proj_geom("parallel", scan.width, scan.bins, directions)
+    projector = astra.create_projector("strip", geometry, volume)
+    number = astra.projector.matrix(projector)
+    theirs = astra.matrix.get(number)
+    astra.matrix.delete(number)
+    astra.projector.delete(projector)
+    assert abs(theirs - scan.operator.matrix).max() < 1e-5
+
+
 def test_projections_of_a_disc_in_a_fan():
     scan, radius = FanBeam(64, 9), 20.0
     source, far = scan.distances

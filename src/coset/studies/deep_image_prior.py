@@ -223,6 +223,22 @@ STUDY = Study(
         "three, 300 dropout passes in place of 16,384; the network without sigmoid and the one "
         "that is never stopped on three images; one real slice of 64 × 64 pixels, three methods."
     ),
+    learnt=(
+        "At 20 angles the truth has a higher marginal density under the linearised network than "
+        "under dropout, an ensemble, one variance or a process on pixels; 95 % intervals hold 90 % "
+        "of the pixels. The ensemble's image is better by 1 dB, its error bars are far too narrow. "
+        "Not reproduced: that evidence at the tangent's mode calibrates better and has the higher "
+        "joint density. Its 95 % intervals hold 57 % of the pixels. Cause looked for: the sigmoid, "
+        "early stopping, the number of angles. Without the one or the other, and at 5 angles, they "
+        "hold 55 to 65 % of the pixels and those of evidence at the network's weights 90 to 95 %, "
+        "so that is the default. The g-prior is better calibrated still (mean distance of "
+        "quantiles 0.034 against 0.050), with an image worse by 0.7 dB. "
+        "On the real slice, which has fewer readings than pixels and detail everywhere, 95 % "
+        "intervals hold 69 % of the pixels and 88 % of means over regions; a process on pixels "
+        "holds 98 %. Detail that the network does not make is not in its error bars. "
+        "Whether five angles by information beat equidistant ones stays open: 0.2 dB on "
+        "rectangles, from 2.5 worse to 3.2 better."
+    ),
     claims=(
         _claim(
             "better than dropout",
@@ -443,6 +459,33 @@ STUDY = Study(
             ),
             _DESIGN,
         ),
+        *(
+            Exhibit(
+                name,
+                title,
+                "Truth and reconstruction have one scale, standard deviation and error another.",
+                tuple(
+                    Panel(
+                        "heat",
+                        (Series("", f"{kind}_x", kind, where),),
+                        shown,
+                        first=True,
+                        limits=limits if kind in ("truth", "image") else None,
+                    )
+                    for kind, shown in (
+                        ("truth", "truth"),
+                        ("image", "reconstruction"),
+                        ("deviation", "standard deviation"),
+                        ("error", "error"),
+                    )
+                ),
+                _COMPARISON,
+            )
+            for name, title, where, limits in (
+                ("image", "The first image, its standard deviation and its error", _AT_MOST, None),
+                ("slice", "A slice of a chest (scale small)", {"part": "slice"}, (0.0, 1.0)),
+            )
+        ),
         Exhibit(
             "offered",
             "What each angle is expected to tell",
@@ -511,33 +554,6 @@ STUDY = Study(
                 ),
             ),
             _COMPARISON,
-        ),
-        *(
-            Exhibit(
-                name,
-                title,
-                "Truth and reconstruction have one scale, standard deviation and error another.",
-                tuple(
-                    Panel(
-                        "heat",
-                        (Series("", f"{kind}_x", kind, where),),
-                        shown,
-                        first=True,
-                        limits=limits if kind in ("truth", "image") else None,
-                    )
-                    for kind, shown in (
-                        ("truth", "truth"),
-                        ("image", "reconstruction"),
-                        ("deviation", "standard deviation"),
-                        ("error", "error"),
-                    )
-                ),
-                _COMPARISON,
-            )
-            for name, title, where, limits in (
-                ("image", "The first image, its standard deviation and its error", _AT_MOST, None),
-                ("slice", "A slice of a chest (scale small)", {"part": "slice"}, (0.0, 1.0)),
-            )
         ),
         Exhibit(
             "optimisation",

@@ -100,7 +100,7 @@ def checked_readings(readings: Tensor, scan: Scan, noise: Noise, missing: str) -
         raise CosetError(
             f"got {int(empty.sum())} readings that are NaN{what}",
             "needed a number for each",
-            "give missing='nan' to leave them out",
+            "give missing='nan' (--missing nan) to leave them out",
         )
     seen = grid[~empty]
     if len(seen) < 2 or float(seen.abs().max()) == 0.0:
@@ -127,14 +127,16 @@ def _check_dead_bins(grid: Tensor, *, least: float) -> None:
             f"got detector bin {int(loud[0]) + int(dead.int().argmax())} of {grid.shape[1]} at "
             "zero from every angle, between others that are not",
             "needed readings of bins that work",
-            "set readings of dead bins to NaN, and give missing='nan' to leave them out",
+            "set readings of dead bins to NaN, and leave them out by missing='nan' (--missing nan)",
         )
 
 
 def _check_counts(seen: Tensor, noise: Poisson) -> None:
     if float(seen.min()) < 0:
         raise CosetError(
-            f"got a count of {float(seen.min()):g}", "needed photon counts, which are not negative"
+            f"got a count of {float(seen.min()):g}",
+            "needed photon counts, which are not negative",
+            "leave photons out if these are line integrals",
         )
     if float(seen.max()) > 2 * noise.photons + 100:
         raise CosetError(
@@ -160,7 +162,7 @@ def _check_integrals(grid: Tensor, empty: Tensor) -> None:
             raise CosetError(
                 f"got readings of up to {largest:g}, which look like photon counts",
                 "needed line integrals, -log(counts / photons)",
-                "take the log, or give noise=Poisson(photons)",
+                "take the log, or give noise=Poisson(photons) (--photons)",
             )
     if float(seen.mean()) <= 0 or smallest < -0.5 * largest:
         raise CosetError(

@@ -18,8 +18,10 @@ class TotalVariationInformed:
     Args:
         strength: ``λ`` as a multiple of ``γ · readings``, γ being the weight of total variation in
             the network's fit; the published settings are 1 and, for large images, 50.
-        mean: ``"tangent"``: evidence of the linear model at its own mode; ``"network"``: at the
-            network's weights, which are not its mode.
+        mean: ``"network"``: evidence at the network's weights; ``"tangent"``: at the mode of the
+            linear model.  The first is the default because it calibrates marginals better: in the
+            study ``deep-image-prior`` at 20 angles its 95 % intervals hold 90 % of the pixels,
+            those of the second 57 %.
 
     >>> TotalVariationInformed().mean
     'network'
