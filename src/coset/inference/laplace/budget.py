@@ -31,6 +31,7 @@ from coset.inference.laplace.by_evidence import ByEvidence
 from coset.printing import several
 from coset.vocabulary import Weights
 from coset.weights.inputs import take_rows
+from coset.weights.layout import Layout
 
 EPOCHS = 4.0
 """Epochs of training that a fit may cost unless told otherwise."""
@@ -74,6 +75,10 @@ STRETCH = 3e12
 
 _EIGEN = 3.0
 """Multiplications of a decomposition into eigenvectors, times the third power of its size."""
+
+_LAYER_PASSES, _LEAST_EACH = 130, 25_000
+"""Passes over a last layer by itself, and the multiplications that one takes as long as at least,
+on a row: what is as small as that spends its time elsewhere."""
 
 _ROUGH, _DRAWS = 3, 2
 """Looks at the curvature at the mode on the way, and their random columns."""
@@ -324,6 +329,12 @@ def gigabytes(size: float) -> str:
     '1.5 GiB'
     """
     return f"{size / 2**30:.3g} GiB"
+
+
+def features_share(problem: Problem, layer: Layout) -> float:
+    """Share of the run of the network in the fit of its last layer."""
+    each = multiplications(problem)
+    return each / (each + _LAYER_PASSES * max(layer.size, _LEAST_EACH))
 
 
 def decomposition(problem: Problem, weights: Weights) -> float:

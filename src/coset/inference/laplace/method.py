@@ -27,6 +27,7 @@ from coset.inference.laplace.budget import (
     Work,
     decomposition,
     factor_bytes,
+    features_share,
     gigabytes,
     plan_of,
     some_rows,
@@ -62,10 +63,21 @@ _RULE = Linearised(link=TopDifference())
 
 @dataclass(frozen=True)
 class Run:
-    """How far a fit is: told, and written down."""
+    """How far a fit is: told, and written down.
+
+    Attributes:
+        passes: Told.
+        steps: Written down.
+        begin: Share of the work that lies before the curvature.
+    """
 
     passes: Passes
     steps: Steps
+    begin: float = 0.0
+
+    def at(self, share: float) -> float:
+        """A share of what follows the beginning, as one of all."""
+        return self.begin + (1 - self.begin) * share
 
 
 @dataclass(frozen=True)
@@ -197,13 +209,14 @@ class Laplace:
         part = replace(part, fixed=_others(part.layout, weights))
         asked, effort = problem, self.effort
         if isinstance(self.subset, LastLayer):
-            passes.phase(0.0, 0.5, "features of the last layer")
+            run = replace(run, begin=features_share(problem, part.layout))
+            passes.phase(0.0, run.begin, "features of the last layer")
             layer = problem_of_layer(problem, weights, part.layout, self.memory, steps)
             if layer is not None:
                 problem, unit = layer, replace(unit, network=layer.network, train=layer.train)
                 effort = None  # what is left is little: the network has run
         if self.tuning is None:
-            passes.phase(0.5, 1.0, "curvature", passes=2)
+            passes.phase(run.begin, 1.0, "curvature", passes=2)
             return with_kept_prior(_untuned(problem, weights, part, steps), asked, _RULE)
         settings, notes = self.tuning.settled(unit.link()).with_safe_mean(unit, weights)
         if unknown != "covariance":
@@ -222,7 +235,7 @@ class Laplace:
             )
         report = replace(posterior.report, warnings=(*posterior.report.warnings, *notes))
         posterior = replace(posterior, report=report)
-        passes.phase(0.98, 1.0, "checks")
+        passes.phase(run.at(0.98), 1.0, "checks")
         looked_at = problem if settings.validation is None else asked
         return examine(posterior, looked_at, settings.validation, _RULE.link)
 
@@ -394,12 +407,12 @@ def _tuned(
     cuts = cuts_of(part.own, groups.labels)
     first = _first(part.curvature, unit, weights, settings)
     work, count = Work.of(unit, part.curvature, settings), stretches_of(problem, plan.last)
-    begin = work.outputs(part.own.size, plan)  # the rest is known once these are
-    passes.phase(0.0, begin, "outputs", passes=2)
+    begin = run.at(work.outputs(part.own.size, plan))  # the rest is known once these are
+    passes.phase(run.begin, begin, "outputs", passes=2)
     tangent = part.tangent(few, weights, plan.memory)
     tuner = Tuner(settings, tangent, part.curvature, groups, learn, cuts, work, steps, count)
     algebra = decomposition(unit, weights) if isinstance(plain(part.curvature), KFAC) else 0.0
-    passes.plan(begin, 0.98, _stages(work, tuner.stages, plan, algebra / plan.rows))
+    passes.plan(begin, run.at(0.98), _stages(work, tuner.stages, plan, algebra / plan.rows))
     passes.stage(0)
     measured = written_measured(steps, lambda: first.build(few, weights, part.own, cuts=cuts))
 
