@@ -96,6 +96,10 @@ def test_publishing_one_study_leaves_the_others_and_replaces_its_own(tmp_path):
         made = run(name, tmp_path / f"{name}{seeds}", scale="tiny", seeds=seeds, engine=Serial())
         publish(made, results, verdicts)
     found = Run.open(results)
+    earlier = verdicts.read_text().replace(json.loads(verdicts.read_text())["date"], "2026-01-02")
+    verdicts.write_text(earlier)
+    publish(found, results, verdicts)  # draws figures anew: nothing was run, and the dates stay
+    assert json.loads(verdicts.read_text()) == json.loads(earlier)
     assert [(r.study, r.seed) for r in found.records] == [
         ("functional-diversity", 0),
         ("order-in-training", 1),

@@ -66,9 +66,10 @@ def publish(run: Run, results: Path, verdicts: Path) -> None:
         _write_study(run, study, results)
     whole = Run.open(results)
     today = date.today().isoformat()
-    dates = _dates(verdicts) | {study.name: today for study in run.studies}
+    drawn_anew = run.folder.resolve() == results.resolve()  # nothing was run
+    dates = _dates(verdicts) | ({} if drawn_anew else {s.name: today for s in run.studies})
     facts = {
-        "date": today,
+        "date": max(dates.values(), default=today),
         "scale": run.scale,
         "dates": {s.name: dates.get(s.name, today) for s in whole.studies},
         "seeds": {s.name: sorted({r.seed for r in whole.of(s.name)}) for s in whole.studies},
