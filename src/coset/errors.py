@@ -81,7 +81,7 @@ def require_kind(kind: Any, example: str = "", /, **given: object) -> None:
     for name, value in given.items():
         if _is_any(kind, value):
             continue
-        got, ours = f"got {name}={_told(value)}", [each for each in kinds if _is_ours(each)]
+        got, ours = f"got {name}={told(value)}", [each for each in kinds if _is_ours(each)]
         call = f"{example}()" if example else f"{ours[0].__name__}(…)" if ours else ""
         only = len(ours) == 1 and not _is_protocol(ours[0])
         if isinstance(value, type):
@@ -103,9 +103,17 @@ def names_like(name: str, known: Iterable[str]) -> str:
     return ", ".join(close or every[:8]) + (" …" if not close and len(every) > 8 else "")
 
 
-def _told(value: object) -> str:
-    """The beginning of a value, in one line."""
-    return f"{' '.join(repr(value).split()):.80}"
+def told(value: object) -> str:
+    """The beginning of a value, in one line, for messages.
+
+    >>> told([1, 2])
+    '[1, 2]'
+    """
+    try:
+        text = repr(value)
+    except Exception:  # whatever a user's class may raise
+        text = f"<{type(value).__name__}>"
+    return f"{' '.join(text.split()):.80}"
 
 
 def _kinds(kind: Any) -> tuple[Any, ...]:

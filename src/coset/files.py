@@ -224,7 +224,11 @@ def read_bytes(path: str | Path) -> bytes:
     """The content of a file that must exist."""
     require_kind(str | PathLike, path=path)
     try:
+        if stat.S_ISCHR(os.stat(path).st_mode) or stat.S_ISBLK(os.stat(path).st_mode):
+            raise CosetError(f"got {path}, which is a device", "needed a file")  # without an end
         return Path(path).read_bytes()
+    except CosetError:
+        raise
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
 

@@ -17,7 +17,7 @@ from coset.bayes.problem import Problem
 from coset.errors import CosetError, require_kind
 from coset.inference import Method
 from coset.inference.cost import foretell
-from coset.inference.doubts import changing_data, warned
+from coset.inference.doubts import changing_data, probabilities_for_logits, warned
 from coset.inference.function_fingerprint import (
     function_facts,
     probe_for,
@@ -360,7 +360,7 @@ def fit(
     chosen, random = Laplace() if method is None else method, _seeded(generator)
     with outside_inference_mode(), torch.enable_grad(), own_randomness(random.initial_seed()):
         problem = Problem.of(module, train, likelihood=likelihood, prior=prior)
-        notes = changing_data(problem.train)
+        notes = [*changing_data(problem.train), *probabilities_for_logits(problem)]
         with reporting(progress) as tell:
             if isinstance(tell, Line):
                 for line in foretell(chosen, problem, least=PATIENCE):

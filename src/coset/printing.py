@@ -54,7 +54,22 @@ def shown(value: Any) -> str:
             rest = f", … {len(value)} in all" if len(value) > FEW else ""
             comma = "," if len(value) == 1 else ""
             return f"({listed}{comma}{rest})" if isinstance(value, tuple) else f"[{listed}{rest}]"
-    return repr(value)
+    return written(value)
+
+
+def written(value: Any) -> str:
+    """The ``repr`` of a value; its class where that of a user raises.
+
+    >>> class Shy:
+    ...     def __repr__(self):
+    ...         raise RuntimeError
+    >>> written(Shy()), written([1])
+    ('<Shy>', '[1]')
+    """
+    try:
+        return repr(value)
+    except Exception:  # whatever a user's class may raise
+        return f"<{type(value).__name__}>"
 
 
 def _is_function(value: Any) -> bool:

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from inspect import signature
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
-from coset.errors import CosetError
+from coset.errors import CosetError, told
 
 if TYPE_CHECKING:
     from coset.vocabulary import Progress
@@ -82,7 +82,7 @@ def check_progress(progress: object) -> None:
         return
     except TypeError as error:
         raise CosetError(
-            f"got progress={progress!r:.80}",
+            f"got progress={told(progress)}",
             "needed a function of 2 arguments, the fraction done and a text, or True, False, None",
         ) from error
 

@@ -1,5 +1,7 @@
 """``coset align`` from files to a file."""
 
+import io
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -79,6 +81,24 @@ def test_a_permuted_copy_comes_back(files, capsys):
     own = load_file("a.safetensors")
     assert all(torch.equal(tensors[name], own[name]) for name in own)
     assert facts["aligned_to"] == "a.safetensors"
+
+
+def test_a_reader_that_has_seen_enough_gets_the_file_all_the_same(files, monkeypatch, capsys):
+    """As in ``coset align … | head -1``."""
+
+    class Closed(io.StringIO):
+        def write(self, _text):
+            raise BrokenPipeError(32, "Broken pipe")
+
+        def fileno(self):
+            return spare.fileno()
+
+    with (files / "spare").open("w") as spare:
+        monkeypatch.setattr("sys.stdout", Closed())
+        assert main(words()) == 141
+    assert capsys.readouterr().err == ""
+    own = load_file("a.safetensors")
+    assert all(torch.equal(own[name], w) for name, w in load_record("c.safetensors")[0].items())
 
 
 def test_the_barrier_is_shown(files, capsys):

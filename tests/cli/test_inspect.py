@@ -38,6 +38,29 @@ def number():
 def lazy():
     return nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.Linear(4, 2))
 
+class Leaving(nn.Linear):
+    left, calls = 0, 0
+    def forward(self, x):
+        Leaving.calls += 1
+        if Leaving.calls > self.left:
+            raise SystemExit(0)
+        return super().forward(x)
+
+def leaves():
+    Leaving.calls, Leaving.left = 0, 0
+    return Leaving(3, 2)
+
+def leaves_later():
+    Leaving.calls, Leaving.left = 0, 2
+    return Leaving(3, 2)
+
+class Shy(nn.Linear):
+    def __repr__(self):
+        raise RuntimeError("no name")
+
+def shy():
+    return nn.Sequential(Shy(3, 5), nn.ReLU(), nn.Linear(5, 2))
+
 class Sizes:
     @property
     def broken(self):
@@ -92,6 +115,11 @@ def test_without_standard_output_the_work_is_done(file, monkeypatch):
     monkeypatch.setattr("sys.stdout", None)
     assert cli.main(["inspect", "./net.py:make", "--svg", "net.svg"]) == 0
     assert (file / "net.svg").exists()
+
+
+def test_a_module_that_cannot_be_printed_is_inspected(file, capsys):
+    assert cli.main(["inspect", "./net.py:shy"]) == 0
+    assert "permutations: 1 factor" in capsys.readouterr().out
 
 
 def test_a_module_in_the_current_folder_is_found(file, capsys):
@@ -154,6 +182,14 @@ BAD = {
     "control flow": (
         ["./net.py:Branching", "--input-shape", "1,3"],
         ["net.py:", "x.sum() > 0", "groups="],
+    ),
+    "ends the program": (
+        ["./net.py:leaves", "--input-shape", "1,3"],
+        ["1,3", "SystemExit: 0"],
+    ),
+    "ends it later": (
+        ["./net.py:leaves_later", "--input-shape", "1,3"],
+        ["SystemExit: 0", "ended the program"],
     ),
     "no words": ([], ["MODULE:FACTORY"]),
 }

@@ -21,7 +21,7 @@ from torch.nn import functional
 from coset.alignment.by_weights import ByWeights
 from coset.alignment.checks import answer, check_network, network_of
 from coset.alignment.result import Outcome
-from coset.errors import CosetError
+from coset.errors import CosetError, told
 from coset.symmetry.group import SymmetryGroup
 from coset.vocabulary import Inputs, Weights
 from coset.weights.network import Network
@@ -94,7 +94,7 @@ class ByCovariance:
 
     def __post_init__(self) -> None:
         if not isinstance(self.by, ByWeights):
-            raise CosetError(f"got ByCovariance with by={self.by!r:.80}", "needed a ByWeights")
+            raise CosetError(f"got ByCovariance with by={told(self.by)}", "needed a ByWeights")
         if self.by.scales != "keep":
             raise CosetError(
                 f"got ByCovariance with scales={self.by.scales!r}",

@@ -37,6 +37,7 @@ from coset.weights.inputs import (
     shapes_of,
     split_rows,
 )
+from coset.weights.plain import require_plain, require_real
 from coset.weights.randomness import own_draws, own_randomness
 
 Data: TypeAlias = "DataLoader[Any] | Dataset[Any] | Batch | Mapping[str, Any] | Batches"
@@ -47,6 +48,9 @@ which (:mod:`coset.bayes.named`)."""
 
 _UNEQUAL = re.compile(r"equal size, but got (.*) at entry (\d+) and (.*) at entry (\d+)")
 """What torch says of tensors that it cannot stack."""
+
+_WIDE = (torch.uint16, torch.uint32, torch.uint64)
+"""Types that torch stores and computes little with."""
 
 _OF_WORKERS = (
     "num_workers",
@@ -260,14 +264,28 @@ def as_batches(data: Data, *, batch_size: int = 256, module: nn.Module | None = 
 def as_tensor(part: Any) -> Any:
     """A NumPy array as a tensor, in the same memory where torch can read it; else what was given.
 
-    Tensors made in torch's inference mode, through which no derivative can be taken, are copied.
+    Tensors made in torch's inference mode, through which no derivative can be taken, are copied,
+    and unsigned numbers that torch computes little with become signed.  Masked arrays that hide
+    numbers are refused.
 
     >>> as_tensor(np.arange(3, dtype=">u2")[::-1]).tolist()
     [2, 1, 0]
     """
+    if isinstance(part, Tensor):
+        if part.dtype in _WIDE:
+            return part.long()
+        frozen = part.is_inference() and not torch.is_inference_mode_enabled()
+        return part.clone() if frozen else part
     if not isinstance(part, np.ndarray):
-        frozen = isinstance(part, Tensor) and part.is_inference()
-        return part.clone() if frozen and not torch.is_inference_mode_enabled() else part
+        return part
+    if np.ma.is_masked(part):
+        raise CosetError(
+            f"got a masked array, {int(np.ma.getmaskarray(part).sum())} of whose "
+            f"{part.size} numbers are hidden",
+            "needed numbers only: tensors have no mask",
+            "leave such rows out, fill inputs, or give targets as array.filled(nan) with "
+            "missing='nan'",
+        )
     wide = part.dtype.kind == "u" and part.dtype.itemsize > 1  # torch computes little with them
     kind = np.dtype(np.int64) if wide else part.dtype.newbyteorder("=")
     try:
@@ -318,10 +336,32 @@ def _chosen(loader: "DataLoader[Any]") -> list[int] | None:
     return rows
 
 
+def every_row(loader: "DataLoader[Any]") -> "DataLoader[Any]":
+    """The same loader, but that it leaves no row out at its end, whatever its ``drop_last`` says.
+
+    A posterior counts its data, and a score is one of all of them.
+
+    >>> from torch.utils.data import TensorDataset
+    >>> loader = DataLoader(TensorDataset(torch.arange(5)), batch_size=2, drop_last=True)
+    >>> [len(rows) for (rows,) in every_row(loader)]
+    [2, 2, 1]
+    """
+    sampler: Any = loader.batch_sampler
+    if type(loader).__iter__ is not DataLoader.__iter__ or type(sampler) is not BatchSampler:
+        return loader
+    if not (loader.drop_last or sampler.drop_last):
+        return loader
+    options = {name: getattr(loader, name) for name in ("collate_fn", "generator", *_OF_WORKERS)}
+    if isinstance(loader.dataset, IterableDataset):
+        return DataLoader(loader.dataset, batch_size=loader.batch_size, **options)
+    batches = BatchSampler(sampler.sampler, sampler.batch_size, drop_last=False)
+    return DataLoader(loader.dataset, batch_sampler=batches, **options)
+
+
 def _materialise(loader: "DataLoader[Any]", batch_size: int, module: nn.Module | None) -> Batches:
     """A stream has no second pass, so it is kept in memory."""
     with blaming_shapes():
-        pairs = [read_batch(batch, module) for batch in loader]
+        pairs = [read_batch(batch, module) for batch in every_row(loader)]
     if not pairs:
         raise CosetError("got an empty loader", "needed at least one example")
     inputs, targets = zip(*pairs, strict=True)
@@ -358,7 +398,8 @@ def read_pair(data: tuple[Any, ...] | list[Any], module: nn.Module | None = None
         raise CosetError(
             f"got targets of type {type(targets).__name__}", "needed a tensor or an array"
         )
-    _require_numbers(targets, "targets")
+    require_plain(targets, "targets")
+    require_real(targets, "targets")
     if targets.dim() and not len(targets):
         raise CosetError("got an empty data set", "needed at least one example")
     inputs = read_inputs(data[0], module)
@@ -380,20 +421,11 @@ def read_inputs(inputs: Any, module: nn.Module | None = None) -> Inputs:
         inputs = named_inputs(inputs, module)
     several = isinstance(inputs, (tuple, list))
     found = tuple(map(as_tensor, inputs)) if several else as_tensor(inputs)
-    count_rows(found)
     for part in parts_of(found):
-        _require_numbers(part, "inputs")
+        if isinstance(part, Tensor):
+            require_plain(part, "inputs")
+    count_rows(found)
     return as_inputs(parts_of(found))
-
-
-def _require_numbers(tensor: Tensor, what: str) -> None:
-    """Refuses tensors that do not hold one number after the other."""
-    if tensor.is_meta:
-        raise CosetError(f"got {what} on the meta device", "needed tensors that hold numbers")
-    if tensor.layout is not torch.strided:
-        raise CosetError(
-            f"got {what} of layout {tensor.layout}", "needed dense tensors", "use .to_dense()"
-        )
 
 
 def read_batch(batch: Any, module: nn.Module | None = None) -> Batch:

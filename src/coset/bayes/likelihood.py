@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from coset.errors import CosetError
+from coset.errors import CosetError, told
 
 LinkName = Literal["softmax", "sigmoid", "linear", "other"]
 UnknownNoise = Literal["size", "covariance"]
@@ -294,7 +294,7 @@ class GaussianNoise:
         _check_missing(self.missing)
         if self.std is not None and not _are_positive(self.std):
             raise CosetError(
-                f"got a noise of {self.std!r:.80}", "needed a positive standard deviation, finite"
+                f"got a noise of {told(self.std)}", "needed a positive standard deviation, finite"
             )
 
     @property

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from coset.errors import CosetError
+from coset.errors import CosetError, told
 from coset.printing import brief
 from coset.vocabulary import Weights
 from coset.weights.layout import Layout
@@ -39,7 +39,7 @@ class GaussianPrior:
         for value in values:
             if not _are_precisions(value):
                 raise CosetError(
-                    f"got a prior precision of {value!r:.80}",
+                    f"got a prior precision of {told(value)}",
                     "needed finite numbers, zero or larger",
                 )
 

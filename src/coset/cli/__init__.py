@@ -65,20 +65,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(end="", flush=True)  # there may be no standard output at all
     except CycloptsError as error:
         return _refuse(f"{_one_line(error)} Try: {_help_command(words)}")
-    except CosetError as error:
-        return _refuse(_one_line(error))
-    except BrokenPipeError:  # who reads has seen enough: nothing is wrong, and nothing is said
+    except (BrokenPipeError, SystemExit) as error:
+        if not isinstance(error.__context__ or error, BrokenPipeError):  # tables end the program
+            return _refuse(_one_line(error))
+        # who reads has seen enough: nothing is wrong, and nothing is said
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return _refuse(f"got {where}{error.strerror or error}; needed a place to read and write")
+    except (CosetError, OSError) as error:
+        return _refuse(_one_line(error))
     except KeyboardInterrupt:
         return INTERRUPTED
     return code if isinstance(code, int) else 0
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, SystemExit):  # of a user's network: nothing here leaves this way
+        return f"got code that ended the program (SystemExit: {error}); needed code that returns"
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"got {where}{error.strerror or error}; needed a place to read and write"
     return " ".join(str(error).split())
 
 

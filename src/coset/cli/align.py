@@ -137,10 +137,12 @@ def _run(files: _Files, ways: _Options, shapes: list[str], kinds: list[_Kind]) -
         points = ways.points or 25
         with _naming(ways.data):
             lines = barrier_lines(module, ours, theirs, result, examples, points=points, **options)
+    digest = _write(files, moved.rounded)  # before anything is printed: who reads may stop
     show_match(group, ours, theirs, result)
     for line in lines:
         print(line)
-    _write(files, moved.rounded, proof)
+    print(f"same function as {files.b.name}: {proof}")
+    print(f"{files.out}: sha256 {digest}")
 
 
 @contextmanager
@@ -157,7 +159,8 @@ def _naming(data: str | None) -> Iterator[None]:
         raise CosetError(f"got --data {data} with {wrong}") from error
 
 
-def _write(files: _Files, tensors: "dict[str, Tensor]", proof: str) -> None:
+def _write(files: _Files, tensors: "dict[str, Tensor]") -> str:
+    """Writes the moved weights; gives the digest of the file."""
     from coset.store import save_record
 
     facts = {
@@ -167,9 +170,7 @@ def _write(files: _Files, tensors: "dict[str, Tensor]", proof: str) -> None:
         "model": files.model,
     }
     save_record(files.out, tensors, facts)
-    digest = hashlib.sha256(files.out.read_bytes()).hexdigest()
-    print(f"same function as {files.b.name}: {proof}")
-    print(f"{files.out}: sha256 {digest}")
+    return hashlib.sha256(files.out.read_bytes()).hexdigest()
 
 
 def _check_options(ways: _Options) -> None:

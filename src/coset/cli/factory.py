@@ -241,7 +241,7 @@ def _problem(module: "nn.Module", inputs: "tuple[Tensor, ...]") -> str:
     try:
         with torch.no_grad():
             module(*inputs)
-    except Exception as error:  # whatever the user's forward raises
+    except (Exception, SystemExit) as error:  # whatever the user's forward raises
         return _told(error)
     finally:
         for child, flag in flags:

@@ -4,6 +4,7 @@ Formulas: Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021), "Rank-normali
 localization".  Values have shape ``(d, m, k)``: draws, chains, quantities.
 """
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -111,7 +112,7 @@ def _plain_effective(values: Float[Tensor, "d m k"]) -> Float[Tensor, " k"]:
     padded = torch.cat([correlation, torch.zeros_like(correlation[:1])])  # two draws have no lag 2
     following = padded.gather(0, 2 * positive.sum(0, keepdim=True)).squeeze(0).clamp_min(0)
     time = -1 + 2 * monotone.sum(0) + following
-    time = time.clamp_min(1 / torch.tensor(draws * chains).log10())
+    time = time.clamp_min(1 / math.log10(draws * chains))
     found = draws * chains / time
     return torch.where(pooled > 0, found, float(draws * chains))
 

@@ -26,12 +26,16 @@ from coset.posterior.linearised import Linearised, affordable
 from coset.posterior.links import Link
 from coset.posterior.predict import Predictions
 from coset.posterior.tangent_samples import TangentSamples
+from coset.weights.randomness import own_randomness
 
 _GAP = 0.08
 """How far training confidence may lie below training accuracy before a fit warns."""
 
 _EXAMPLES = 2000
 """Training data that are looked at."""
+
+_PROBED = 8
+"""Examples by which outputs that are probabilities are known."""
 
 _TOO_WIDE = 0.2
 """How far training confidence may lie below training accuracy once a kept prior added variance."""
@@ -55,6 +59,25 @@ def changing_data(train: Batches) -> list[str]:
         f"the {train.size} training examples change each time they are read, by random "
         "augmentation say: every pass sees other data, which an evidence or a curvature mixes, and "
         "a checkpoint remembers only how many there are; fit to fixed examples"
+    ]
+
+
+@torch.no_grad()
+def probabilities_for_logits(problem: Problem) -> list[str]:
+    """A network whose outputs are probabilities already, under a likelihood that takes logits."""
+    with own_randomness(0):
+        inputs, _ = problem.train.rows(torch.arange(min(_PROBED, problem.train.size)))
+        outputs = problem.network.apply(problem.network.weights, inputs)
+    if link_of(problem.likelihood, outputs) != "softmax" or outputs.shape[1] < 2:
+        return []
+    room = max(torch.finfo(outputs.dtype).eps ** 0.5, 1e-4)
+    sums = outputs.double().sum(1)
+    if bool((outputs < 0).any()) or not bool(((sums - 1).abs() < room).all()):
+        return []
+    return [
+        "the outputs of the network are probabilities, as softmax gives them: "
+        f"{type(problem.likelihood).__name__} takes logits and applies a softmax once more, so no "
+        "class can be surer than e / (e + number of classes - 1); leave the softmax out"
     ]
 
 

@@ -90,7 +90,9 @@ class HMC:
         """One proposal of every chain."""
         mass = state.adaptation.inverse_mass
         before, size = begin_step(self, state, number, generator=generator)
-        share, *uniform = torch.rand(1 + len(state.energy), generator=generator).to(mass).unbind()
+        # of one type whatever torch's default and the weights are
+        drawn = torch.rand(1 + len(state.energy), dtype=torch.float32, generator=generator)
+        share, *uniform = drawn.to(mass).unbind()
         count = min(self.max_steps, max(1, round(2 * self.trajectory * float(share) / size)))
         after = leapfrog(energy, before, size, mass, count)
         total = before.hamiltonian(mass)

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 
 from coset.bayes.problem import Problem
-from coset.errors import CosetError
+from coset.errors import CosetError, told
 from coset.posterior.families import Posterior
 from coset.vocabulary import Progress, Weights
 
@@ -42,7 +42,7 @@ def require_method(given: object, what: str) -> None:
         )
     if not callable(getattr(given, "fit", None)):
         raise CosetError(
-            f"got {what}={given!r:.80}",
+            f"got {what}={told(given)}",
             "needed something that can fit, such as Laplace() or DeepEnsemble(8)",
         )
 

@@ -16,7 +16,7 @@ from coset.alignment.by_covariance import ByCovariance
 from coset.alignment.by_weights import ByWeights
 from coset.alignment.match import By
 from coset.bayes.problem import Problem
-from coset.errors import CosetError, require_counts, require_kinds
+from coset.errors import CosetError, require_counts, require_kinds, told
 from coset.inference.alignment_report import (
     chains_of,
     convergence,
@@ -98,7 +98,7 @@ class RebasedGaussian:
         require_counts(2, samples=self.samples)
         if self.by_outputs and self.align != ByWeights():
             raise CosetError(
-                f"got by_outputs=True and align={self.align!r:.60}", "needed one of the two"
+                f"got by_outputs=True and align={told(self.align)}", "needed one of the two"
             )
         if self.per_unit and self.rank:
             raise CosetError(

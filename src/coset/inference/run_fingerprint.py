@@ -17,6 +17,7 @@ from torch import Tensor
 from coset.bayes.batches import Batches, InMemory, repeatable_rows
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
+from coset.printing import written
 from coset.vocabulary import Batch, Inputs, Weights
 from coset.weights.inputs import map_parts, parts_of
 from coset.weights.network import Network
@@ -40,7 +41,7 @@ def fingerprint_of(problem: Problem, starts: Weights) -> dict[str, Any]:
     module = problem.network.module
     return {
         _THREADS: torch.get_num_threads(),  # sums are rounded as they are shared out
-        "network": None if module is None else _ADDRESS.sub("", repr(module)).splitlines(),
+        "network": None if module is None else _ADDRESS.sub("", written(module)).splitlines(),
         "numbers": sorted({str(tensor.dtype) for tensor in starts.values()}),
         "parameters": list(problem.network.layout.names),
         "likelihood": described(problem.likelihood),

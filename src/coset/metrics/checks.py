@@ -8,6 +8,7 @@ from torch import Tensor
 
 from coset.bayes.likelihood import Missing
 from coset.errors import CosetError
+from coset.weights.plain import require_plain
 
 SUM_TOLERANCE = 1e-3
 """How far from one the probabilities of an input may sum: half precision stored as single fits."""
@@ -26,11 +27,12 @@ def working(values: Tensor) -> Tensor:
 
 
 def check_tensor(name: str, values: object) -> None:
-    """Refuse what is not a tensor."""
+    """Refuse what is not a tensor that can be read."""
     if not isinstance(values, Tensor):
         raise CosetError(
             f"{name} is a {type(values).__name__}", "needed a tensor", "wrap it in torch.as_tensor"
         )
+    require_plain(values, name)
 
 
 def check_floating(name: str, values: Tensor) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from coset.bayes.batches import as_tensor, read_batch, read_inputs, read_pair
+from coset.bayes.batches import as_tensor, every_row, read_batch, read_inputs, read_pair
 from coset.bayes.named import has_target
 from coset.errors import CosetError
 from coset.metrics.bootstrap import bootstrap_of_sums, bootstrap_standard_error
@@ -281,6 +281,8 @@ def batches(data: Data, module: nn.Module | None = None) -> Iterator[tuple[Input
         loader: Iterable[object] = (
             DataLoader(data, batch_size=_rows_of_examples(data), generator=torch.Generator())
             if isinstance(data, Dataset)
+            else every_row(data)
+            if isinstance(data, DataLoader)
             else data
         )
         for batch in loader:

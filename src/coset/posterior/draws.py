@@ -2,14 +2,14 @@
 
 import torch
 
-from coset.errors import CosetError, require_counts
+from coset.errors import CosetError, require_counts, told
 
 
 def require_generator(generator: object) -> None:
     """Refuses what is easily written in the place of a generator, such as a seed."""
     if not isinstance(generator, torch.Generator):
         raise CosetError(
-            f"got generator={generator!r:.80}",
+            f"got generator={told(generator)}",
             "needed a torch.Generator",
             "write generator=torch.Generator().manual_seed(…)",
         )

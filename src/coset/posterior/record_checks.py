@@ -192,10 +192,18 @@ def _mixture(value: Mixture) -> Iterator[tuple[bool, str]]:
     yield count > 0, "components"
     layouts = [dict(zip(c.layout.names, c.layout.shapes, strict=True)) for c in value.components]
     yield all(layout == layouts[0] for layout in layouts), "components over the same tensors"
-    masks = {(len(getattr(c, "sites", ())), hasattr(c, "sites")) for c in value.components}
-    yield len(masks) == 1, "as many masks in each component"
+    masks = [_masks(component) for component in value.components]
+    yield all(each == masks[0] for each in masks), "the same masks in each component"
     weights = value.weighting
     yield weights is None or len(weights) == count, "a weight for each component"
+
+
+def _masks(component: object) -> tuple[object, ...] | None:
+    """What shapes the masks of a draw have, of a posterior that has some."""
+    sites = getattr(component, "sites", None)
+    if sites is None:
+        return None
+    return (getattr(component, "per_example", False), *(site.shape for site in sites))
 
 
 def _random_masks(value: RandomMasks) -> Iterator[tuple[bool, str]]:

@@ -20,7 +20,7 @@ from coset.bayes.likelihood import (
 )
 from coset.bayes.multivariate import MultivariateNoise
 from coset.bayes.prior import GaussianPrior
-from coset.errors import CosetError
+from coset.errors import CosetError, told
 from coset.linalg import (
     BlockDiagonal,
     Dense,
@@ -154,7 +154,7 @@ def restore(facts: Any, tensors: Mapping[str, Tensor]) -> Any:
         case {"family": str(family), "fields": Mapping() as parts}:
             return _rebuild(family, {key: restore(part, tensors) for key, part in parts.items()})
     raise CosetError(
-        f"got a record with the entry {dict(facts)!r:.80}", "needed one that this version writes"
+        f"got a record with the entry {told(dict(facts))}", "needed one that this version writes"
     )
 
 

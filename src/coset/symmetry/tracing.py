@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.errors import CosetError
+from coset.printing import written
 from coset.symmetry.graph import Graph
 from coset.symmetry.points import general_position, random_inputs, vanishes
 from coset.symmetry.runner import answering_in_tensors, module_runner, tensors_in
@@ -28,6 +29,7 @@ from coset.symmetry.translating import canonical_names, name_of, translated
 from coset.vocabulary import Inputs
 from coset.weights.inputs import parts_of, shapes_of
 from coset.weights.network import refusal, unwrapped, weights_of
+from coset.weights.plain import require_plain
 from coset.weights.randomness import own_draws, own_randomness
 
 # Operations that the tracer takes apart, so that they need no rules.
@@ -73,6 +75,8 @@ def _refuse(module: nn.Module, inputs: tuple[Any, ...]) -> None:
             "needed a tensor or a flat tuple of tensors",
             "wrap the module in one whose forward takes tensors only",
         )
+    for item in inputs:
+        require_plain(item, "an example")
     if inputs and not any(item.numel() for item in inputs):
         raise CosetError(
             f"got an example of {shapes_of(inputs)}, without a number", "needed at least one row"
@@ -163,7 +167,7 @@ def _architecture(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, .
     tensors = (*module.named_parameters(), *module.named_buffers())
     return (
         tuple(type(child) for child in module.modules()),
-        repr(module),
+        written(module),
         tuple((name, tuple(tensor.shape), tensor.dtype) for name, tensor in tensors),
         tuple(sorted(canonical_names(module).items())),
         tuple((tuple(tensor.shape), tensor.dtype) for tensor in inputs),

@@ -24,6 +24,7 @@ from coset.weights.modules import (
     reset_weights,
     saved_buffers,
 )
+from coset.weights.plain import require_plain
 from coset.weights.randomness import own_draws
 from coset.weights.refusals import require_weights
 from coset.weights.stacking import check_fit, check_ties
@@ -139,11 +140,14 @@ def assign(module: nn.Module, weights: Weights, *, partial: bool = False) -> nn.
         partial: Whether names may be missing.
 
     Raises:
-        CosetError: If a name or shape does not fit, or two names of one tensor come with different
-            numbers; the module is then unchanged.
+        CosetError: If a name or shape does not fit, two names of one tensor come with different
+            numbers, or the module's own type cannot hold a number (too large, complex); the module
+            is then unchanged.
     """
     inner = unwrapped(module)
     require_weights(weights, "weights")
+    for name, tensor in weights.items():
+        require_plain(tensor, f"the weights {name!r}")
     own = dict(named_tensors(inner)) | (tables_of(inner) if partial else {})
     names = {id(tensor): name for name, tensor in own.items()}
     aliases = {
@@ -154,10 +158,29 @@ def assign(module: nn.Module, weights: Weights, *, partial: bool = False) -> nn.
     given = {name: tensor for name, tensor in weights.items() if name not in aliases}
     check_fit(given, own, partial=partial)
     check_ties(weights, aliases)
+    fitting = {name: _converted(name, tensor, own[name]) for name, tensor in given.items()}
     with torch.no_grad():
-        for name, tensor in given.items():
+        for name, tensor in fitting.items():
             own[name].copy_(tensor)
     return module
+
+
+def _converted(name: str, tensor: Tensor, like: Tensor) -> Tensor:
+    """A tensor in the numbers of another, refused where these cannot hold it."""
+    found = tensor.detach().real if tensor.is_complex() else tensor.detach()
+    found = found.to(like.dtype)
+    lost = tensor.is_complex() and not like.is_complex()
+    if like.is_floating_point():
+        lost = lost or bool((tensor.isfinite() & ~found.isfinite()).any())
+    elif not like.is_complex():
+        lost = lost or not torch.equal(found.to(tensor.dtype), tensor.detach())
+    if lost:
+        raise CosetError(
+            f"got weights with {name!r} of type {tensor.dtype}",
+            f"needed numbers that {like.dtype}, which the module has, can hold",
+            "convert the module with module.to(…) before, or look for numbers without bounds",
+        )
+    return found
 
 
 def functionalise(module: nn.Module) -> Network:

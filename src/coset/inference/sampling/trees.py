@@ -67,7 +67,7 @@ def grow(
             break
         forwards = _uniform(zero, generator) < 0.5
         edge = choose(forwards, tree.right, tree.left)
-        signed = torch.where(forwards, step, -step).to(zero)[:, None]
+        signed = torch.where(forwards, zero + step, zero - step)[:, None]
         half = _half(
             energy, edge, signed, inverse_mass, depth, total, tree.growing, generator=generator
         )

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coset.errors import CosetError
+from coset.errors import CosetError, told
 from coset.printing import brief
 from coset.symmetry.action import permute_tensor, region, scale_tensor_
 from coset.symmetry.analysis.digits import Block
@@ -131,7 +131,7 @@ def canonical_form(
 def _check_kinds(kinds: Collection[Kind]) -> None:
     if isinstance(kinds, str) or not kinds or not set(kinds) <= set(KINDS):
         raise CosetError(
-            f"got kinds={kinds!r:.80}",
+            f"got kinds={told(kinds)}",
             f"needed some of {', '.join(map(repr, KINDS))}",
             'give kinds=("permutations",) to sort units and keep their scales',
         )
