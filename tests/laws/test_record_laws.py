@@ -1,9 +1,11 @@
-"""Every method: a full disk costs a run nothing but time, and data that change are told."""
+"""Every method: full disks and wrong checkpoints are told, and so are data that change."""
 
 import errno
 import itertools
 import os
+import random
 import resource
+import shutil
 from dataclasses import fields, replace
 
 import pytest
@@ -11,8 +13,13 @@ import torch
 from torch import nn
 
 import coset
+from corrupted import corrupted
 from coset import Checkpoint, CosetError, Laplace, MatrixFree, MaximumAPosteriori
+from coset.store import load_record, save_record
 from methods import LAPLACES, METHODS
+
+FEW, MANY = 4, 60
+"""Damaged checkpoints of each method and state of the run."""
 
 KEPT = {
     name: METHODS[name]
@@ -142,3 +149,87 @@ def test_a_file_keeps_what_was_told_of_the_data(tmp_path):
     predictor.save(tmp_path / "file")
     again = coset.load(tmp_path / "file", predictor.network.module)
     assert again.posterior.report.warnings == predictor.posterior.report.warnings
+
+
+def damage(path, other, chance):
+    """Bits, lengths and names that a disk, a copy or a careless hand gets wrong, and other runs."""
+    content = path.read_bytes()
+    match chance.randrange(7):
+        case 0:
+            changed = bytearray(content)
+            changed[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+            path.write_bytes(changed)
+        case 1:
+            path.write_bytes(content[: chance.randrange(len(content))])
+        case 2:
+            path.write_bytes(content + bytes(chance.randrange(1, 9)))
+        case 3:
+            path.write_bytes(chance.randbytes(chance.randrange(200)))
+        case 4:
+            path.write_bytes(other.read_bytes())
+        case 5:
+            path.unlink()
+        case _:  # under a right digest
+            tensors, facts = load_record(path)
+            save_record(path, tensors, corrupted({}, facts, str(chance.random()), ("run",))[1])
+
+
+def check_checkpoints(name, folder, seeds):
+    """Runs that ended, and runs that a full disk stopped, with something wrong in one file."""
+    method = kept_in(KEPT[name], folder / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "write", filling_after(4))
+        with pytest.raises(CosetError):
+            fitted(method)
+    shutil.copytree(folder / "run", folder / "stopped")
+    whole = drawn(fitted(method))
+    shutil.move(folder / "run", folder / "ended")
+    refusals = []
+    for state, seed in itertools.product(("stopped", "ended"), seeds):
+        shutil.copytree(folder / state, folder / "run")
+        chance = random.Random(f"{name} {state} {seed}")
+        files = sorted(files_in(folder / "run"))
+        damage(chance.choice(files), chance.choice(files), chance)
+        try:
+            found = drawn(fitted(method))
+        except CosetError as refusal:
+            refusals.append(str(refusal))
+        else:
+            assert all(torch.equal(tensor, found[key]) for key, tensor in whole.items())
+        shutil.rmtree(folder / "run")
+    assert refusals
+    assert not any("\n" in refusal for refusal in refusals)
+    shutil.copytree(folder / "stopped", folder / "run")
+    found = drawn(fitted(method))  # as it was written it goes on
+    assert all(torch.equal(tensor, found[key]) for key, tensor in whole.items())
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_damaged_checkpoint_is_refused_or_goes_on(name, tmp_path):
+    check_checkpoints(name, tmp_path, range(FEW))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", KEPT)
+def test_many_damaged_checkpoints_are_refused_or_go_on(name, tmp_path):
+    check_checkpoints(name, tmp_path, range(FEW, MANY))
+
+
+@pytest.mark.parametrize("name", ["map", "ensemble", "mean field", "SWAG"])
+def test_members_and_moments_of_other_shapes_are_refused_before_a_step(name, tmp_path):
+    """Under a right digest: fused optimisers would read beyond the end of a shorter moment."""
+    method = kept_in(KEPT[name], tmp_path / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "write", filling_after(4))
+        with pytest.raises(CosetError):
+            fitted(method)
+    (path,) = (p for p in files_in(tmp_path) if p.name == "state.safetensors")
+    tensors, facts = load_record(path)
+    wide = [key for key, tensor in tensors.items() if tensor.dim() > 1 and "weight" in key]
+    assert len(wide) > 2
+    for key in wide:
+        for wrong in (tensors[key][:, :1].contiguous(), tensors[key].double()):
+            save_record(path, {**tensors, key: wrong}, facts)
+            with pytest.raises(CosetError, match=r"state\.safetensors"):
+                fitted(method)

@@ -161,7 +161,10 @@ def are_close(known: list[float], needed: list[float]) -> bool:
     >>> are_close([1.0, -2.0], [1.0005, -2.0]), are_close([1.0, -2.0], [1.1, -2.0])
     (True, False)
     """
-    first, second = (torch.tensor(values, dtype=torch.float64) for values in (known, needed))
+    try:
+        first, second = (torch.tensor(values, dtype=torch.float64) for values in (known, needed))
+    except (TypeError, ValueError, RuntimeError):  # what a file holds may be no numbers
+        return False
     if first.shape != second.shape:
         return False
     finite = second[second.isfinite()].abs()

@@ -31,6 +31,7 @@ from coset.inference.training.noise import (
     residuals_per_example,
 )
 from coset.inference.training.recipe import Recipe
+from coset.inference.training.updates import require_slots
 from coset.posterior.families import FitReport
 from coset.posterior.low_rank import LowRankGaussian
 from coset.vocabulary import Batch, Inputs, Progress, Weights
@@ -38,7 +39,7 @@ from coset.weights.arithmetic import noise_like
 from coset.weights.inputs import for_members, take_rows
 from coset.weights.masks import dropout_off
 from coset.weights.randomness import own_state, set_own_state
-from coset.weights.stacking import stack
+from coset.weights.stacking import check_fit, stack
 
 Estimator = Literal["local", "flipout", "shared"]
 
@@ -133,9 +134,12 @@ class Run:
         }
 
     def _take_up(self, saved: Mapping[str, Any]) -> None:
+        check_fit(saved["means"], self._means, what="means", typed=True)
+        check_fit(saved["log_stds"], self._log_stds, what="deviations", typed=True)
         self._means, self._log_stds = dict(saved["means"]), dict(saved["log_stds"])
         self._tie_optimiser()
         for name, leaf in self._leaves.items():
+            require_slots(name, leaf, saved["optimiser"][name])
             self._optimiser.state[leaf] = dict(saved["optimiser"][name])
         self._buffers = dict(saved["buffers"])
         self._noise = None if saved["noise"] is None else Noise(**saved["noise"])

@@ -19,6 +19,7 @@ from coset.inference.training.updates import Updates
 from coset.posterior.families import FitReport, Snapshot
 from coset.vocabulary import Weights
 from coset.weights.randomness import own_state, set_own_state
+from coset.weights.stacking import check_fit
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,9 @@ class TrainingState:
     def take_up(self, saved: Mapping[str, Any], recipe: Recipe, problem: Problem) -> None:
         """Becomes the state that a snapshot was taken of."""
         self.numbers = list(saved["numbers"])
+        rows = len(self.numbers)
+        fresh = {n: w[:1].expand(rows, *w.shape[1:]) for n, w in self.weights.items()}
+        check_fit(saved["weights"], fresh, what="members", typed=True)
         self.weights = dict(saved["weights"])
         parameters = problem.network.layout.restrict(self.weights)
         self.updates = Updates.of(recipe.optimiser, problem, parameters)

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.problem import Problem
+from coset.errors import CosetError
 from coset.inference.training.optimisers import Optimiser
 from coset.vocabulary import Weights
 
@@ -77,6 +78,7 @@ class Updates:
         """Gives the optimiser what one like it remembered."""
         for name, parameter in self.parameters.items():
             if state[name]:
+                require_slots(name, parameter, state[name])
                 self.optimiser.state[parameter] = dict(state[name])
 
     def select(self, optimiser: Optimiser, problem: Problem, index: Tensor) -> "Updates":
@@ -88,6 +90,26 @@ class Updates:
                 key: _rows(value, index) for key, value in self.optimiser.state[parameter].items()
             }
         return fewer
+
+
+def require_slots(name: str, parameter: Tensor, slots: Mapping[str, Any]) -> None:
+    """Refuses what an optimiser cannot have remembered: fused kernels do not look at shapes.
+
+    >>> require_slots("w", torch.zeros(2, 3), {"step": torch.tensor(1.0), "m": torch.zeros(2)})
+    Traceback (most recent call last):
+    coset.errors.CosetError: got 'm' of the optimiser for 'w' of shape (2,); needed (2, 3)
+    """
+    for key, value in slots.items():
+        if not isinstance(value, Tensor) or (value.dim() == 0 and value.numel() == 1):
+            continue
+        if value.shape != parameter.shape or value.dtype != parameter.dtype:
+            shape = f"of shape {tuple(value.shape)}"
+            if value.shape == parameter.shape:
+                shape = f"of type {value.dtype}"
+            raise CosetError(
+                f"got {key!r} of the optimiser for {name!r} {shape}",
+                f"needed {tuple(parameter.shape)}",
+            )
 
 
 def _rows(value: Any, index: Tensor) -> Any:
