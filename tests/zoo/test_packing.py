@@ -1,5 +1,6 @@
 """Packing: the same members before and after, whatever was killed in between."""
 
+import math
 import shutil
 
 import pytest
@@ -138,6 +139,22 @@ def test_a_shard_of_another_layout_is_refused(folder):
         with pytest.raises(CosetError, match=r"00001\.safetensors, .* another layout"):
             use(folder)
     assert [fault.file for fault in verify(folder)] == ["shards/00001.safetensors"]
+
+
+def test_losses_that_are_not_finite_are_kept_and_listed(folder):
+    """An infinite loss is one of a class without probability; one that is no number is missing."""
+    path = folder / "members" / "00000003.safetensors"
+    tensors, facts = load_record(path)
+    facts["rows"][0]["metrics"]["negative_log_likelihood"] = math.nan
+    facts["rows"][1]["metrics"]["negative_log_likelihood"] = math.inf
+    save_record(path, tensors, facts)
+    for zoo in (Zoo.open(folder), pack(folder), Zoo.open(folder)):
+        early, end = (m.metrics["negative_log_likelihood"] for m in zoo.members if m.number == 3)
+        assert math.isnan(early)
+        assert end == math.inf
+        (lost,) = zoo.select("negative_log_likelihood is null")
+        (high,) = zoo.select("negative_log_likelihood > 1e30")
+        assert (lost.number, lost.step, high.number, high.step) == (3, 1, 3, None)
 
 
 def test_clocks_may_go_back(folder, reference):

@@ -1,9 +1,13 @@
 """Recipes: what a file says is what a training gets, and slips of the pen are named."""
 
+import os
+
 import pytest
+import torch
 
 from coset.errors import CosetError
 from coset.zoo import read_recipe, recipes
+from coset.zoo.making import check_recipe
 from coset.zoo.recipe import recipe_from
 
 TEXT = """
@@ -47,6 +51,18 @@ def test_those_that_come_along_can_be_read_and_written(name):
     recipe = read_recipe(name)
     assert recipe.name == name
     assert recipe_from(recipe.as_json(), where="a file") == recipe
+
+
+@pytest.mark.slow
+@pytest.mark.data
+@pytest.mark.skipif(not os.environ.get("COSET_DATA"), reason="COSET_DATA is not set")
+@pytest.mark.parametrize("name", ["resnet20-frn-cifar10-small", "resnet18-tiny-imagenet-small"])
+def test_networks_and_data_of_small_twins_fit(name):
+    """Outputs and gradients of a first batch; pictures lie channel by channel."""
+    problem = check_recipe(read_recipe(name))
+    shown, _ = problem.train.rows(torch.arange(6))
+    assert shown.is_contiguous()
+    assert next(iter(problem.train))[0].is_contiguous()
 
 
 def test_the_digest_tells_recipes_apart_and_not_their_names(tmp_path):

@@ -203,4 +203,5 @@ class Augmented:
             void=self.void,
             generator=self.generator,
         )
-        return pictures.view(inputs.shape), changed.view(targets.shape)
+        # where channels lie last, torch 2.13 crashes in gradients of some narrow convolutions
+        return pictures.contiguous().view(inputs.shape), changed.view(targets.shape)

@@ -22,7 +22,7 @@ from coset.zoo.files import Row, Rows, read_rows
 from coset.zoo.folder import Folder
 from coset.zoo.recipe import ZooRecipe
 
-_FORMAT, _TEXT = "1", "'"
+_FORMAT = "2"
 _STEPS = 10_000_000
 """Instructions after which a condition is given up."""
 
@@ -171,11 +171,16 @@ def _built(folder: Folder, recipe: ZooRecipe, stamp: str) -> sqlite3.Connection:
         "INSERT INTO places VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         _records(found.values(), numbers),
     )
-    columns = "".join(
-        f", metrics ->> {_quoted(name, mark=_TEXT)} AS {_quoted(name)}" for name in metrics
-    )
+    columns = "".join(f", {_quoted(name)} REAL" for name in metrics)
     database.execute(
-        f"CREATE TABLE members AS SELECT number, seed, step, sha256{columns} FROM places"
+        f"CREATE TABLE members (number INTEGER, seed INTEGER, step INTEGER, sha256 TEXT{columns})"
+    )
+    database.executemany(
+        f"INSERT INTO members VALUES ({', '.join('?' * (4 + len(metrics)))})",
+        (
+            (numbers[row.run], row.seed, row.step, row.sha256, *map(row.metrics.get, metrics))
+            for row, _, _ in found.values()  # what is no number is stored as missing
+        ),
     )
     database.commit()
     return database
@@ -189,8 +194,8 @@ def _records(
         yield numbers[row.run], row.run, row.seed, row.step, metrics, row.sha256, file, place
 
 
-def _quoted(name: str, mark: str = '"') -> str:
-    return mark + name.replace(mark, 2 * mark) + mark
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def rows_of(folder: Folder, recipe: ZooRecipe) -> Iterator[Rows]:

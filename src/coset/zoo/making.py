@@ -82,7 +82,9 @@ def load_examples(settings: Examples) -> tuple[Batch, Batch]:
                 f"needed at most the {len(targets)} examples of {found}",
             )
         chosen = slice(count or len(targets))
-        parts.append((inputs[chosen].clone(), targets[chosen].clone()))
+        # where channels lie last, torch 2.13 crashes in gradients of some narrow convolutions
+        plain = inputs[chosen].clone(memory_format=torch.contiguous_format)
+        parts.append((plain, targets[chosen].clone()))
     return parts[0], parts[1]
 
 
