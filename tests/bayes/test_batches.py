@@ -277,6 +277,8 @@ class RaggedRows(Pairs):
         return torch.zeros(2 + (index == 5)), 0
 
 
+@pytest.mark.filterwarnings("ignore:.*os.fork")  # JAX warns of it, where it was imported
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_rows_of_different_shapes_are_refused_where_they_meet(workers):
     for data in (RaggedRows(), DataLoader(RaggedRows(), batch_size=7, num_workers=workers)):

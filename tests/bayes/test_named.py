@@ -196,6 +196,8 @@ class Where(Dataset):
         return torch.tensor([-1.0 if info is None else info.id]), index
 
 
+@pytest.mark.filterwarnings("ignore:.*os.fork")  # JAX warns of it, where it was imported
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_workers_read_the_batches_of_passes_in_order():
     batches = as_batches(DataLoader(Where(), batch_size=2, shuffle=True, num_workers=2))
     state = torch.get_rng_state()

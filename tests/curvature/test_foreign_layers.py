@@ -73,6 +73,7 @@ def test_kronecker_factors_are_refused_with_the_choices_left(sequences):
         assert choice in str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_packed_sequences_are_refused():
     module = Sequences(Packed()).eval()
     with pytest.raises(CosetError, match=r"weight_ih_l0' \(read by gru\)"):

@@ -156,7 +156,9 @@ class Stream(IterableDataset):
         return iter(Plain()[index] for index in range(ROWS))
 
 
-@pytest.mark.parametrize("dataset", [TensorDataset(X, Y), Plain(), Stream()], ids=["tensors", "rows", "stream"])
+@pytest.mark.parametrize(
+    "dataset", [TensorDataset(X, Y), Plain(), Stream()], ids=["tensors", "rows", "stream"]
+)
 def test_every_row_counts_whatever_drop_last_says(dataset):
     """20 rows in batches of 8: the last four are not dropped, neither by fits nor by scores."""
     loader = DataLoader(dataset, batch_size=8, drop_last=True)

@@ -42,6 +42,7 @@ def hub(tmp_path, monkeypatch):
         monkeypatch.setenv("HF_ENDPOINT", address)
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # other tests may have said so
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
         monkeypatch.setenv("HF_TOKEN", "hf_x")
