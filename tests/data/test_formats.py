@@ -116,12 +116,25 @@ def test_tiny_imagenet_folders(tmp_path):
     written_sets.write_tiny_imagenet(tmp_path)
     train = formats.read_tiny_imagenet(tmp_path, "train")
     assert train.classes == ("goldfish", "apple")  # sorted by wnid
-    assert train.labels.tolist() == [0, 0, 1, 1]
-    np.testing.assert_allclose(train.pictures[2, :, 5, 5], [250, 10, 10], atol=4)
+    assert train.labels.tolist() == [0, 1, 0, 1]  # the classes in turn
+    np.testing.assert_allclose(train.pictures[1::2, :, 5, 5], [[250, 10, 10]] * 2, atol=4)
     test = formats.read_tiny_imagenet(tmp_path, "test")
     assert test.labels.tolist() == [1, 0]
     assert test.pictures.shape == (2, 3, 64, 64)
     np.testing.assert_allclose(test.pictures[1], 99, atol=2)
+
+
+def test_rows_come_class_by_class_in_their_order():
+    labels = np.random.default_rng(0).integers(0, 7, 100)
+    rows = formats.class_by_class(labels)
+    assert sorted(rows) == list(range(100))
+    for label in range(7):
+        assert [row for row in rows if labels[row] == label] == np.nonzero(labels == label)[
+            0
+        ].tolist()
+    full = int(np.bincount(labels).min())
+    assert labels[rows[: 7 * full]].tolist() == list(range(7)) * full
+    assert formats.class_by_class([]) == []
 
 
 def test_broken_tiny_imagenet(tmp_path):

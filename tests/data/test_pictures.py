@@ -120,21 +120,25 @@ def test_compact_omniglot(compact):
 
 
 def test_compact_tiny_imagenet(compact):
-    blobs = []
-    for colour in ((250, 10, 10), (10, 250, 10)):
-        file = io.BytesIO()
-        Image.new("RGB", (64, 64), colour).save(file, "JPEG")
-        blobs.append(file.getvalue())
-    part = {
-        "jpeg": np.frombuffer(b"".join(blobs), np.uint8),
-        "offsets": np.cumsum([0, *map(len, blobs)]),
-        "label": np.array([1, 0], np.uint8),
-    }
-    arrays = {f"{p}_{key}": value for p in ("train", "val") for key, value in part.items()}
-    compact("tiny_imagenet", **arrays, name=np.array(["apple", "banana"]))
+    """Its training part is sorted by class in the file, and comes class by class in turn."""
+    colours = {0: (250, 10, 10), 1: (10, 250, 10), 2: (10, 10, 250)}
+    arrays = {}
+    for part, labels in (("train", [0, 0, 0, 1, 1, 2, 2]), ("val", [2, 0, 1])):
+        blobs = []
+        for label in labels:
+            file = io.BytesIO()
+            Image.new("RGB", (64, 64), colours[label]).save(file, "JPEG")
+            blobs.append(file.getvalue())
+        arrays[f"{part}_jpeg"] = np.frombuffer(b"".join(blobs), np.uint8)
+        arrays[f"{part}_offsets"] = np.cumsum([0, *map(len, blobs)])
+        arrays[f"{part}_label"] = np.array(labels, np.uint8)
+    compact("tiny_imagenet", **arrays, name=np.array(["apple", "banana", "cherry"]))
     found = load("tiny_imagenet")
-    assert found.train_targets.tolist() == found.test_targets.tolist() == [1, 0]
-    np.testing.assert_allclose(found.test_inputs[1, :, 9, 9] * 255, [10, 250, 10], atol=4)
+    assert found.train_targets.tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert found.test_targets.tolist() == [2, 0, 1]
+    for inputs, targets in (found.train, found.test):
+        shown = [colours[label] for label in targets.tolist()]
+        np.testing.assert_allclose(inputs[:, :, 9, 9] * 255, shown, atol=4)
 
 
 def test_only_the_parts_asked_for_are_read(data_folder):

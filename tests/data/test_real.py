@@ -67,6 +67,19 @@ def test_tiny_imagenet_against_cifar10():
     assert {"banana", "teapot"} <= names
 
 
+@pytest.mark.parametrize(
+    ("name", "rows", "each"), [("tiny_imagenet", 2000, 100), ("cifar10", 3000, 300)]
+)
+def test_the_first_so_many_hold_all_classes_alike(name, rows, each):
+    """What the recipes of zoos take; CIFAR-10 is in its published order, at random."""
+    found = read_pictures(name, parts=("train",))
+    counts = found.train_targets[:rows].bincount()
+    counts = counts[counts > 0]
+    assert len(counts) == rows // each
+    slack = 0 if name == "tiny_imagenet" else 5 * (each * (1 - each / rows)) ** 0.5
+    assert ((counts - each).abs() <= slack).all()
+
+
 def test_every_stored_uci_split_is_regenerated(real_data):
     checked = 0
     for key, rows, _, splits in UCI.values():

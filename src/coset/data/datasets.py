@@ -116,7 +116,8 @@ def tiny_imagenet(*, progress: Progress | None = None) -> Dataset:
 
     The validation pictures are the test part, for labels of the test pictures were never
     published. The whole training part takes 4.9 GB; the compact copy has 500 pictures of each of
-    20 classes.
+    20 classes. Training pictures come class by class in turn, so that the first so many hold
+    all classes alike.
     """
     return read_pictures("tiny_imagenet", progress=progress)
 

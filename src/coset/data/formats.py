@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from coset.errors import CosetError
 
@@ -179,7 +179,8 @@ def read_tiny_imagenet(folder: Path, part: str) -> Part:
     """Read TinyImageNet folders: ``train/<wnid>/images`` and ``val`` with its annotations.
 
     The labels count the sorted wnids. Annotations of the test folder were never published, so the
-    validation pictures are the test part here, as in the literature.
+    validation pictures are the test part here, as in the literature. Training pictures come class
+    by class in turn (:func:`class_by_class`), since the folders have no order of their own.
     """
     wnids = sorted(_lines(folder / "wnids.txt"))
     words = dict(line.split("\t", 1) for line in _lines(folder / "words.txt") if "\t" in line)
@@ -190,6 +191,7 @@ def read_tiny_imagenet(folder: Path, part: str) -> Part:
             for label, wnid in enumerate(wnids)
             for path in sorted((folder / "train" / wnid / "images").glob("*.JPEG"))
         ]
+        files = [files[row] for row in class_by_class([label for _, label in files])]
     else:
         rows = [line.split("\t") for line in _lines(folder / "val" / "val_annotations.txt")]
         if unknown := {row[1] if len(row) > 1 else row[0] for row in rows} - set(wnids):
@@ -201,6 +203,24 @@ def read_tiny_imagenet(folder: Path, part: str) -> Part:
         files = [(folder / "val" / "images" / row[0], wnids.index(row[1])) for row in rows]
     pictures = decode([(str(path), read_bytes(path)) for path, _ in files], "RGB", (64, 64))
     return checked_part(pictures, np.array([label for _, label in files]), classes, folder)
+
+
+def class_by_class(labels: ArrayLike) -> list[int]:
+    """Rows ordered so that the first so many hold every class alike: the classes in turn.
+
+    First comes the first row of each class, by label, then the second of each, and so on; a class
+    without further rows is passed over.
+
+    >>> class_by_class([0, 0, 0, 2, 2, 7])
+    [0, 3, 5, 1, 4, 2]
+    """
+    labels = np.asarray(labels)
+    seen: dict[int, int] = {}
+    turns = np.empty(len(labels), np.int64)
+    for row, label in enumerate(labels.tolist()):
+        turns[row] = seen[label] = seen.get(label, -1) + 1
+    found: list[int] = np.lexsort((labels, turns)).tolist()
+    return found
 
 
 def read_class_folders(
