@@ -11,14 +11,13 @@ from functools import partial
 from typing import Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from coset.bayes.problem import Problem
 from coset.curvature.capture import Recorded, pair_of
-from coset.curvature.checks import check_gradients
 from coset.curvature.columns import column_count, pixels_note, with_random_columns
 from coset.curvature.correction import correct
+from coset.curvature.kronecker_factors import Sums, kronecker
 from coset.curvature.maps import LinearMap
 from coset.curvature.measure import UNCUT, Block, Cuts, Measured, blocks_of, order_of, recordings
 from coset.curvature.moments import add_moment, symmetric
@@ -228,68 +227,18 @@ class _Moments:
             total.add_(recent)
             recent.zero_()
 
-    def sides(self) -> tuple[Float[Tensor, "b o o"], Float[Tensor, "b i i"]]:
-        """The sums over all batches so far."""
+    def sums(self) -> Sums:
+        """``Σ u uᵀ`` and ``Σ v vᵀ`` over all batches so far."""
         self._settle()
-        return symmetric(self.left), symmetric(self.right)
+        return Sums(symmetric(self.left), symmetric(self.right))
 
     def kronecker(self, *, scaled: bool) -> Kronecker:
-        """The product of the moments, in its eigenbasis; ``scaled``: that of rows of one size."""
-        first, second = self.sides()
-        sizes = self._sizes(first) if scaled else torch.ones_like(first[..., :1])
-        count = self.examples * (self.positions**2 if self._reduce else self.positions)
-        right, cols = _eigen(second / count)
-        left, rows = _eigen(first / sizes / sizes.mT)
-        if self._single is not None:
-            first, second = self._single.sides()
-            right = _settled(right, cols, second / count, self._rounding)
-            left = _settled(left, rows, first / sizes / sizes.mT, self._rounding)
-        table = rows.unsqueeze(-1) * cols.unsqueeze(-2)
-        return Kronecker(sizes * left, right, table, orthogonal=not scaled)
-
-    def _sizes(self, first: Float[Tensor, "b o o"]) -> Float[Tensor, "b o 1"]:
-        """Roots of the diagonal; of single positions where sums over positions vanish."""
-        found = first.diagonal(dim1=1, dim2=2)
-        if self._single is not None:
-            single = self._single.sides()[0].diagonal(dim1=1, dim2=2)
-            found = torch.where(found > self._rounding[1] * single, found, single)
-        return torch.where(found > 0, found, 1.0).sqrt().unsqueeze(-1)
-
-    @property
-    def _rounding(self) -> tuple[float, float]:
-        """Shares of a moment of sums, and of that of single positions, that are rounding."""
+        """Their product, in its eigenbasis; ``scaled``: that of rows of one size."""
         share = 10 * torch.finfo(self._recent[0].dtype).eps
-        return share, share**2 * self.positions
-
-
-def _eigen(matrix: Float[Tensor, "b k k"]) -> tuple[Tensor, Float[Tensor, "b k"]]:
-    check_gradients(matrix)
-    values, vectors = torch.linalg.eigh(matrix)
-    # by rows, as a file holds them: products of the two layouts round differently
-    return vectors.contiguous(), values.clamp_min(0)
-
-
-def _settled(
-    vectors: Float[Tensor, "b k k"],
-    values: Float[Tensor, "b k"],
-    single: Float[Tensor, "b k k"],
-    rounding: tuple[float, float],
-) -> Float[Tensor, "b k k"]:
-    """Eigenvectors that vanishing eigenvalues leave open, as those of another moment.
-
-    Rounding would choose among them, and the exact diagonal along them depends on the choice.
-
-    Args:
-        vectors: Of the moment of sums over positions.
-        values: Its eigenvalues.
-        single: The moment of single positions.
-        rounding: Shares of the traces of the two moments up to which eigenvalues vanish.
-    """
-    traces = values.sum(1), single.diagonal(dim1=1, dim2=2).sum(1)
-    least, settled = rounding[0] * traces[0] + rounding[1] * traces[1], vectors.clone()
-    for block, free in enumerate(values <= least.unsqueeze(1)):
-        if int(free.sum()) > 1:
-            span = vectors[block][:, free]
-            inside = torch.linalg.eigh(span.mT @ single[block] @ span).eigenvectors
-            settled[block][:, free] = span @ inside
-    return settled
+        return kronecker(
+            self.sums(),
+            self.examples * (self.positions**2 if self._reduce else self.positions),
+            single=None if self._single is None else self._single.sums(),
+            rounding=(share, share**2 * self.positions),
+            scaled=scaled,
+        )
