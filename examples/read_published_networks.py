@@ -1,14 +1,19 @@
 """The published networks of torch-uncertainty/Checkpoints, read from their archives as they are.
 
-Fetch an archive first, from https://huggingface.co/datasets/torch-uncertainty/Checkpoints:
-run ``python examples/read_published_networks.py mnist-optunet PATH``.  Without a path the script
-makes a small archive of that layout from fresh networks.  Names of tensors are those of the code
-that the networks were trained with.
+PATH is an archive fetched from https://huggingface.co/datasets/torch-uncertainty/Checkpoints:
+
+python examples/read_published_networks.py mnist-optunet PATH
+python examples/read_published_networks.py cifar10-resnet20-frn-silu PATH
+python examples/read_published_networks.py cifar10-resnet18 PATH
+python examples/read_published_networks.py cifar100-resnet18 PATH
+python examples/read_published_networks.py tiny-imagenet-resnet18 PATH
+
+Without PATH the script makes a small archive of that layout from fresh networks.
 """
 
 import io
-import sys
 import tarfile
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -53,28 +58,23 @@ def make_archive(path: Path, build: Callable[[], nn.Module]) -> None:
             archive.addfile(info, io.BytesIO(content))
 
 
-def main(
-    name: str = "mnist-optunet", path: Path | None = None, *, pictures: int = 500
-) -> list[float]:
+def main(name: str, path: Path | None = None, *, pictures: int = 500) -> list[float]:
     chosen = SETS[name]
     with TemporaryDirectory() as folder:
         if path is None:
             path = Path(folder) / "fresh.tgz"
             make_archive(path, chosen.build)
             print(f"No archive given: two fresh networks of the layout of {name}")
-        inputs, targets = (
-            part[:pictures] for part in data.standardise(data.load(chosen.data)).test
-        )
-        network = functionalise(chosen.build().eval())
-        found = []
-        for number, weights in enumerate(
-            read_checkpoints(path, chosen.build(), renamed=chosen.renamed)
-        ):
+        inputs, targets = (p[:pictures] for p in data.standardise(data.load(chosen.data)).test)
+        network, found = functionalise(chosen.build().eval()), []
+        for weights in read_checkpoints(path, chosen.build(), renamed=chosen.renamed):
             found.append(float(accuracy(network.apply(weights, inputs).softmax(1), targets)))
-            print(f"network {number}: accuracy {found[-1]:.3f}", flush=True)
+            print(f"network {len(found) - 1}: accuracy {found[-1]:.3f}", flush=True)
     return found
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
-    main(*given[:1], *map(Path, given[1:2]))
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=SETS, nargs="?", default="mnist-optunet")
+    parser.add_argument("path", type=Path, nargs="?")
+    main(**vars(parser.parse_args()))
