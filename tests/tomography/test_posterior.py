@@ -130,3 +130,17 @@ def _moved(rows, weights):
         r.flatten(1).double() @ w.flatten().double() for r, w in zip(rows, weights, strict=True)
     ]
     return torch.stack(parts).sum(0)
+
+
+def test_evidence_at_the_network_gives_wider_error_bars(setting):
+    """The known overstatement: the network's weights are no mode, so variances grow for them."""
+    features, pixels, rows, observed, problem, *_ = setting
+    deviations = {}
+    for mean in ("network", "tangent"):
+        tuned = tune(problem, TotalVariationInformed(mean=mean), level=observed.level)
+        found = exact_posterior(
+            features, [pixels], rows, observed.operator, problem, tuned.scales,
+            samples=0, dense=False, generator=seeded(),
+        )  # fmt: skip
+        deviations[mean] = float(found.variance.mean().sqrt())
+    assert deviations["network"] > deviations["tangent"]

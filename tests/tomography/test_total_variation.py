@@ -98,3 +98,19 @@ def test_expected_total_variation_rises_with_the_length(setting):
                 for each in lengths
             ]
             assert found == sorted(found)
+
+
+def test_variation_of_the_correlation_falls_with_the_length(setting):
+    """With marginal variances of one, correlated taps make neighbouring pixels more alike."""
+    _, _, _, pixels, _, problem = setting
+    pairs = edges(10)
+    for block, rows in enumerate(pixels):
+        if rows.shape[2] != 9:
+            continue
+        found = []
+        for length in (0.2, 0.5, 1.0, 3.0, 10.0):
+            half = torch.linalg.cholesky(scales_of(problem, length).covariances()[block])
+            unit = torch.nn.functional.normalize((rows.double() @ half).flatten(1), dim=1)
+            spread = (unit[pairs[:, 0]] - unit[pairs[:, 1]]).square().sum(1)
+            found.append(float(expected_absolute(torch.zeros_like(spread), spread).sum()))
+        assert found == sorted(found, reverse=True)
