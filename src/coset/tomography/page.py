@@ -75,6 +75,7 @@ def scores(result: Reconstruction, truth: Tensor | None) -> dict[str, float]:
     }
     if truth is not None:
         mean, variance = result.image.flatten().double(), result.standard_deviation.flatten()
+        network = result.network_image.flatten().double()
         spread, target = variance.double().square(), truth.flatten().double()
         found["psnr"] = float(peak_signal_to_noise(result.image.double(), truth.double()))
         found["psnr_of_network"] = float(
@@ -83,6 +84,9 @@ def scores(result: Reconstruction, truth: Tensor | None) -> dict[str, float]:
         for level in _LEVELS:
             found[f"coverage_{level:g}"] = float(
                 interval_coverage(mean, spread.clamp_min(1e-20), target, level=level)
+            )
+            found[f"coverage_{level:g}_of_network"] = float(
+                interval_coverage(network, spread.clamp_min(1e-20), target, level=level)
             )
     return found
 
@@ -143,12 +147,19 @@ def _calibration(result: Reconstruction, truth: Tensor) -> Section:
     numbers = scores(result, truth)
     error = (truth.double() - result.image.double()).flatten()
     standardised = error / result.standard_deviation.double().flatten().clamp_min(1e-10)
-    rows = [(f"{level:.0%} interval", f"{numbers[f'coverage_{level:g}']:.1%}") for level in _LEVELS]
+    rows = [
+        (
+            f"{level:.0%} interval",
+            f"{numbers[f'coverage_{level:g}']:.1%}",
+            f"{numbers[f'coverage_{level:g}_of_network']:.1%}",
+        )
+        for level in _LEVELS
+    ]
     return Section(
         "Do the error bars hold?",
         "A 95 % interval should hold the true value of 95 % of the pixels; standardised errors "
         "should lie on the line.",
-        tables=[Table(("interval", "pixels inside"), rows)],
+        tables=[Table(("interval", "pixels inside", "around the network’s image"), rows)],
         figures=[
             Figure(
                 normal_quantiles(
