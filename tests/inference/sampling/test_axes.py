@@ -70,6 +70,50 @@ def test_inputs_that_are_all_zero_have_any_axes():
     torch.testing.assert_close(turned(axes.turned(positions), buffers).energy, wanted)
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("chains", [1, 3])
+def test_axes_without_inputs_are_left_out_of_products(chains, kind):
+    """Dead pixels, copies and sums of others; only the prior acts there."""
+    seen = correlated()
+    dead, copied, summed = torch.zeros(40, 2), seen[:, :1], seen[:, 1:2] + 2 * seen[:, 2:3]
+    inputs = torch.cat([dead, seen, copied, summed], 1).to(kind)
+    module = nn.Sequential(nn.Linear(8, 3), nn.Tanh(), nn.Linear(3, 2)).to(kind)
+    data = as_batches((inputs, (seen[:, 0] > 3).long()))
+    problem = Problem(functionalise(module), Categorical(), GaussianPrior(2.0), data)
+    stack = starting_points(problem, None, list(range(chains)))
+    plain = FullBatch.of(problem, stack)
+    along, axes = along_axes(problem)
+    turned = FullBatch.of(along, stack)
+    assert turned.batches[0][0].shape == (40, 4)
+    assert turned.target.together == (chains > 1)
+    positions, buffers = plain.target.split(stack)
+    found, wanted = turned(axes.turned(positions), buffers), plain(positions, buffers)
+    exact = {"atol": 1e-9, "rtol": 1e-9} if kind == torch.float64 else {"atol": 1e-3, "rtol": 1e-5}
+    torch.testing.assert_close(found.energy, wanted.energy, **exact)
+    torch.testing.assert_close(axes.back(found.gradient), wanted.gradient, **exact)
+
+
+class Counts(nn.Linear):
+    """Asks for the number of its inputs."""
+
+    def forward(self, inputs):
+        return super().forward(inputs.reshape(-1, 4))
+
+
+@pytest.mark.parametrize("module", [nn.Linear(4, 2), Counts(4, 2)])
+def test_inputs_that_are_all_zero_keep_an_axis(module):
+    problem = problem_of(module=module)
+    silent = replace(problem, train=replace(problem.train, inputs=torch.zeros_like(correlated())))
+    stack = starting_points(silent, None, [0])
+    plain = FullBatch.of(silent, stack)
+    along, axes = along_axes(silent)
+    turned = FullBatch.of(along, stack)
+    assert turned.batches[0][0].shape == (40, 4 if isinstance(module, Counts) else 1)
+    positions, buffers = plain.target.split(stack)
+    wanted = plain(positions, buffers).energy
+    torch.testing.assert_close(turned(axes.turned(positions), buffers).energy, wanted)
+
+
 def test_the_hessian_of_a_linear_model_becomes_diagonal():
     problem = problem_of(
         module=nn.Linear(4, 1, bias=False),

@@ -3,7 +3,9 @@
 Turning the inputs, ``x → Qᵀ x``, and the weights that meet them, ``W → W Q``, changes no output,
 and a prior that is the same for all weights of a unit does not notice.  But the curvature of the
 energy in ``W`` is, unit by unit, a weighted ``Σ x xᵀ``: along the principal axes of the inputs it
-is close to diagonal, and a diagonal mass can undo it.
+is close to diagonal, and a diagonal mass can undo it.  Along axes on which no input has a part only
+the prior acts, and products with the data leave them out: of 1,000 handwritten digits with 784
+pixels 194 such axes.
 """
 
 from dataclasses import dataclass, replace
@@ -20,6 +22,9 @@ from coset.weights.randomness import own_randomness
 
 _WIDEST = 4096
 """Inputs beyond which finding their axes would take minutes."""
+
+_ROUNDING = 8
+"""Parts of inputs along an axis that change no product, in units of rounding."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +74,59 @@ def along_axes(problem: Problem) -> tuple[Problem, InputAxes | None]:
     if not bool(products.isfinite().all()):  # too large to be squared
         return problem, None
     _, axes = torch.linalg.eigh(products)
-    along = (rows @ axes).to(inputs).reshape(inputs.shape)
-    place = problem.network.layout.slices[name]
-    return replace(problem, train=InMemory(along, targets)), InputAxes(place, axes.to(inputs))
+    along = (rows @ axes).to(inputs)
+    turned = replace(problem, train=InMemory(along.reshape(inputs.shape), targets))
+    found = InputAxes(problem.network.layout.slices[name], axes.to(inputs))
+    shorter = _without_empty(rows @ axes, rounding=torch.finfo(inputs.dtype).eps).to(inputs)
+    network = _shortened(turned, name, shorter)
+    if network is not None:
+        turned = replace(turned, network=network, train=InMemory(shorter, targets))
+    return turned, found
+
+
+def _without_empty(inputs: Float[Tensor, "n d"], *, rounding: float) -> Float[Tensor, "n r"]:
+    """Inputs along their axes, ascending, without the first ones if no input has a part there.
+
+    Args:
+        inputs: The inputs, of which parts are known to ``d`` times their own rounding.
+        rounding: That of the products they are used in.
+
+    >>> _without_empty(torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.5, 2.0]]), rounding=1e-7)
+    tensor([[0.0000, 1.0000],
+            [0.5000, 2.0000]])
+    """
+    sizes = inputs.norm(dim=0)
+    least = _ROUNDING * max(rounding, len(sizes) * torch.finfo(inputs.dtype).eps)
+    empty = sizes[:-1] <= least * sizes.max()
+    return inputs[:, int(empty.long().cumprod(0).sum()) :]
+
+
+def _shortened(problem: Problem, name: str, rows: Float[Tensor, "n r"]) -> Network | None:
+    """The network for inputs without their first parts; ``None`` if it does not take such inputs.
+
+    Its first weights are as they were, and their columns for what is left out are not used.
+    """
+    network, count = problem.network, rows.shape[1]
+    if count == network.weights[name].shape[1]:
+        return None
+
+    def met(weights: Weights) -> Weights:
+        return {**weights, name: weights.get(name, network.weights[name])[..., -count:]}
+
+    shorter = replace(
+        network,
+        apply=lambda weights, inputs: network.apply(met(weights), inputs),
+        apply_training=lambda weights, inputs: network.apply_training(met(weights), inputs),
+    )
+    few = problem.train.rows(torch.arange(min(4, len(rows))))[0]
+    try:
+        wanted = network.apply(network.weights, few)
+        found = shorter.apply(network.weights, rows[: len(few)])
+    except Exception:  # one that asks for the shape of its inputs keeps it
+        return None
+    room = torch.finfo(wanted.dtype).eps ** 0.5 * float(wanted.abs().max())
+    close = found.shape == wanted.shape and torch.allclose(found, wanted, rtol=0, atol=room)
+    return shorter if close else None
 
 
 def first_weight(network: Network, inputs: Tensor) -> str | None:

@@ -6,6 +6,7 @@ together under ``vmap``; a network that it cannot follow is called chain by chai
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +18,9 @@ from torch.func import vmap
 
 from coset.bayes.problem import Problem
 from coset.errors import CosetError
+from coset.linalg.large_products import linear, mkl_is_slow
 from coset.vocabulary import Batch, Inputs, Weights
+from coset.weights.calls import Arguments, Calls, Named, TorchFunction
 from coset.weights.inputs import take_rows
 from coset.weights.layout import Layout
 from coset.weights.masks import dropout_off
@@ -139,18 +142,30 @@ class Target:
     ) -> tuple[Float[Tensor, " m"], Weights]:
         """The log-likelihood of a batch under each chain, and the buffers after the pass."""
         inputs, targets = batch
-        if self.together:
-            axes = (0, 0 if own else None)
-            outputs, after = vmap(self.apply, in_dims=axes, randomness="different")(stack, inputs)
-        else:
-            rows = [take_rows(inputs, k) if own else inputs for k in range(members_of(stack))]
-            passes = [self.apply(*each) for each in zip(unstack(stack), rows, strict=True)]
-            outputs = torch.stack([each for each, _ in passes])
-            after = {n: torch.stack([each[n] for _, each in passes]) for n in passes[0][1]}
+        with _LargeProducts() if mkl_is_slow() else nullcontext():
+            outputs, after = self._passes(stack, inputs, own=own)
         labels = targets if own else targets.expand(len(outputs), *targets.shape)
         # likelihoods work example by example, so that chains can share their first axis
         each = self.problem.likelihood.log_prob(outputs.flatten(0, 1), labels.flatten(0, 1))
         return each.view(labels.shape[:2]).sum(1), after
+
+    def _passes(self, stack: Weights, inputs: Inputs, *, own: bool) -> tuple[Tensor, Weights]:
+        if self.together:
+            axes = (0, 0 if own else None)
+            together: Pass = vmap(self.apply, in_dims=axes, randomness="different")
+            return together(stack, inputs)
+        rows = [take_rows(inputs, k) if own else inputs for k in range(members_of(stack))]
+        passes = [self.apply(*each) for each in zip(unstack(stack), rows, strict=True)]
+        after = {n: torch.stack([each[n] for _, each in passes]) for n in passes[0][1]}
+        return torch.stack([each for each, _ in passes]), after
+
+
+class _LargeProducts(Calls):
+    """Takes the products of linear layers by the faster library."""
+
+    def call(self, function: TorchFunction, args: Arguments, given: Named) -> Any:
+        """Whatever else is called stays as it is."""
+        return (linear if function is torch.nn.functional.linear else function)(*args, **given)
 
 
 @dataclass(frozen=True)
